@@ -1,0 +1,374 @@
+// Package config is what one proxy is told: which API server it stands in front
+// of, who it is there, where it listens and how long it lives.
+//
+// Four places may say it. Flags win over the environment, the environment over
+// the file, the file over the kubeconfig's exec extension. Every one of them is
+// decoded strictly by the same table of fields (see Fields), so that a name
+// means the same everywhere and a typing error is an error that names the
+// field.
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// The ways to authenticate to the API server that this build knows.
+const (
+	AuthMTLS    = "mtls"
+	AuthSigV4   = "sigv4"
+	AuthHeaders = "headers"
+)
+
+// What to do with a request that carries an Authorization of its own.
+const (
+	Reject      = "reject"
+	Passthrough = "passthrough"
+)
+
+// Defaults of the fields that have one.
+const (
+	DefaultIdleTimeout  = 5 * time.Minute
+	DefaultDrainTimeout = 10 * time.Second
+	DefaultAWSService   = "eks"
+)
+
+// Cluster is the upstream API server.
+type Cluster struct {
+	Server                   string `json:"server,omitempty"`
+	CertificateAuthority     string `json:"certificateAuthority,omitempty"` // path
+	CertificateAuthorityData []byte `json:"certificateAuthorityData,omitempty"`
+	TLSServerName            string `json:"tlsServerName,omitempty"`
+	InsecureSkipTLSVerify    bool   `json:"insecureSkipTlsVerify,omitempty"`
+	ProxyURL                 string `json:"proxyUrl,omitempty"`
+	DisableCompression       bool   `json:"disableCompression,omitempty"`
+}
+
+// Identity is who the proxy is towards the API server.
+type Identity struct {
+	Auth            string   `json:"auth,omitempty"`
+	Key             string   `json:"key,omitempty"`
+	Cert            string   `json:"cert,omitempty"`
+	Headers         []string `json:"headers,omitempty"`
+	AWSRegion       string   `json:"awsRegion,omitempty"`
+	AWSService      string   `json:"awsService,omitempty"`
+	AWSProfile      string   `json:"awsProfile,omitempty"`
+	AWSRoleARN      string   `json:"awsRoleArn,omitempty"`
+	AWSExternalID   string   `json:"awsExternalId,omitempty"`
+	UnsignedPayload bool     `json:"unsignedPayload,omitempty"`
+	SignTarget      bool     `json:"signTarget,omitempty"`
+
+	// KeyPEM and CertPEM hold a pair that came inline in a kubeconfig. They
+	// live in the memory of this process only: no field sets them, and they
+	// are never passed on.
+	KeyPEM  []byte `json:"-"`
+	CertPEM []byte `json:"-"`
+}
+
+// Config is everything one proxy is told. Its zero value, validated, gets the
+// defaults.
+type Config struct {
+	Cluster
+	Identity
+
+	Listen               []string      `json:"listen,omitempty"`
+	Socket               string        `json:"socket,omitempty"`
+	LockFile             string        `json:"lockFile,omitempty"`
+	Foreground           bool          `json:"foreground,omitempty"`
+	IdleTimeout          time.Duration `json:"idleTimeout,omitempty"`
+	DrainTimeout         time.Duration `json:"drainTimeout,omitempty"`
+	ForeignAuthorization string        `json:"foreignAuthorization,omitempty"`
+	KubeconfigOut        string        `json:"kubeconfigOut,omitempty"`
+	LogLevel             string        `json:"logLevel,omitempty"`
+	LogFile              string        `json:"logFile,omitempty"`
+	LogFormat            string        `json:"logFormat,omitempty"`
+	File                 string        `json:"-"`
+}
+
+// A FieldError says which field is wrong, where it was said, and what to do.
+type FieldError struct {
+	Source string // "flag", "environment", "file …", "exec extension"; empty where the sum of all is meant
+	Field  string
+	Err    error
+}
+
+func (e *FieldError) Error() string {
+	if e.Source == "" {
+		return fmt.Sprintf("%s: %v", e.Field, e.Err)
+	}
+	return fmt.Sprintf("%s: %s: %v", e.Source, e.Field, e.Err)
+}
+
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// Sources are the places that a Config is read from, each optional.
+type Sources struct {
+	Flags     func(*Config) error         // sets what was given on the command line, last
+	Environ   func(string) (string, bool) // os.LookupEnv
+	File      string                      // --config, as given on the command line; EXECPROXY_CONFIG otherwise
+	Extension json.RawMessage             // spec.cluster.config of KUBERNETES_EXEC_INFO
+	Dir       string                      // relative paths of flags and environment are relative to it
+}
+
+// Load reads all sources, weakest first.
+func Load(s Sources) (*Config, error) {
+	c := &Config{}
+	if err := c.applyExtension(s.Extension); err != nil {
+		return nil, err
+	}
+	file, said := s.File, "flag"
+	if file == "" && s.Environ != nil {
+		file, _ = s.Environ("EXECPROXY_CONFIG")
+		said = "environment"
+	}
+	if file == "" {
+		file, said = c.File, "exec extension"
+	}
+	if file != "" {
+		if !filepath.IsAbs(file) {
+			if said == "exec extension" {
+				return nil, &FieldError{said, "config", fmt.Errorf("%s is a relative path; write it absolute, a plugin has no directory of its own", file)}
+			}
+			file = filepath.Join(s.Dir, file)
+		}
+		if err := c.applyFile(file); err != nil {
+			return nil, err
+		}
+		c.File = file
+	}
+	if s.Environ != nil {
+		if err := c.applyEnviron(s.Environ, s.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if s.Flags != nil {
+		if err := s.Flags(c); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Complete fills in defaults and checks what was said for contradictions.
+func (c *Config) Complete() error {
+	if c.Server == "" {
+		return &FieldError{"", "server", errors.New("no API server named; set --server, EXECPROXY_SERVER, or upstream.server in the kubeconfig's exec extension (`execproxy kubeconfig` writes it)")}
+	}
+	if err := c.checkCluster(); err != nil {
+		return err
+	}
+	if err := c.checkIdentity(); err != nil {
+		return err
+	}
+	switch c.ForeignAuthorization {
+	case "":
+		c.ForeignAuthorization = Reject
+	case Reject, Passthrough:
+	default:
+		return &FieldError{"", "foreign-authorization", fmt.Errorf("%q is neither %q nor %q", c.ForeignAuthorization, Reject, Passthrough)}
+	}
+	if c.IdleTimeout == 0 {
+		c.IdleTimeout = DefaultIdleTimeout
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+	for _, l := range c.Listen {
+		if _, err := ParseListen(l); err != nil {
+			return &FieldError{"", "listen", err}
+		}
+	}
+	return c.checkLog()
+}
+
+func (c *Config) checkLog() error {
+	switch c.LogFormat {
+	case "", "text", "json":
+	default:
+		return &FieldError{"", "log-format", fmt.Errorf("%q is neither \"text\" nor \"json\"", c.LogFormat)}
+	}
+	switch strings.ToLower(c.LogLevel) {
+	case "", "debug", "info", "warn", "error":
+		return nil
+	}
+	return &FieldError{"", "log-level", fmt.Errorf("%q is none of debug, info, warn, error", c.LogLevel)}
+}
+
+func (c *Config) checkCluster() error {
+	u, err := ServerURL(c.Server)
+	if err != nil {
+		return &FieldError{"", "server", err}
+	}
+	c.Server = u.String()
+	if c.InsecureSkipTLSVerify && (c.CertificateAuthority != "" || len(c.CertificateAuthorityData) > 0) {
+		return &FieldError{"", "insecure-skip-tls-verify", errors.New("contradicts certificate-authority: a certificate authority that is not asked proves nothing; drop one of the two")}
+	}
+	if c.ProxyURL != "" {
+		p, err := url.Parse(c.ProxyURL)
+		if err != nil || p.Host == "" {
+			return &FieldError{"", "proxy-url", errors.New("not a URL like http://proxy.example:3128")}
+		}
+		switch p.Scheme {
+		case "http", "https", "socks5", "socks5h":
+		default:
+			return &FieldError{"", "proxy-url", fmt.Errorf("scheme %q is none of http, https, socks5", p.Scheme)}
+		}
+	}
+	return nil
+}
+
+// ServerURL reads an API server's URL. Only https can be authenticated on.
+func ServerURL(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" && u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%q is not a URL like https://prod.example:6443", redactURL(s))
+	}
+	switch {
+	case u.Scheme == "http":
+		return nil, fmt.Errorf("%s is plain http, over which nothing can be authenticated and clients run no exec plugin; use its https address", u.Redacted())
+	case u.Scheme != "https":
+		return nil, fmt.Errorf("%s: scheme %q is not https", u.Redacted(), u.Scheme)
+	case u.Host == "" || u.Hostname() == "":
+		return nil, fmt.Errorf("%s names no host", u.Redacted())
+	case u.User != nil:
+		return nil, fmt.Errorf("%s carries a user name or password; remove it and name an identity with --auth", u.Redacted())
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("%s carries a query or a fragment; remove it", u.Redacted())
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.RawPath = strings.TrimRight(u.RawPath, "/")
+	u.Host = strings.ToLower(u.Host)
+	return u, nil
+}
+
+// redactURL drops what stands before an @ of a text that is no URL.
+func redactURL(s string) string {
+	if i := strings.LastIndexByte(s, '@'); i >= 0 {
+		return "…" + s[i:]
+	}
+	return s
+}
+
+func (c *Config) checkIdentity() error {
+	if c.Auth == "" {
+		switch {
+		case c.Key != "" || c.Cert != "" || len(c.KeyPEM) > 0:
+			c.Auth = AuthMTLS
+		case len(c.Headers) > 0:
+			c.Auth = AuthHeaders
+		default:
+			return &FieldError{"", "auth", errors.New("no identity named; set --auth mtls with --key and --cert, --auth sigv4, or --auth headers with --header")}
+		}
+	}
+	switch c.Auth {
+	case AuthMTLS, AuthSigV4, AuthHeaders:
+	case "http-signature", "exec", "eks-token":
+		return &FieldError{"", "auth", fmt.Errorf("%q is not in this version; it has mtls, sigv4 and headers", c.Auth)}
+	default:
+		return &FieldError{"", "auth", fmt.Errorf("%q is none of mtls, sigv4, headers", c.Auth)}
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+		auth string
+	}{
+		{"key", c.Key != "" || len(c.KeyPEM) > 0, AuthMTLS},
+		{"cert", c.Cert != "" || len(c.CertPEM) > 0, AuthMTLS},
+		{"header", len(c.Headers) > 0, AuthHeaders},
+		{"aws-region", c.AWSRegion != "", AuthSigV4},
+		{"aws-service", c.AWSService != "", AuthSigV4},
+		{"aws-profile", c.AWSProfile != "", AuthSigV4},
+		{"aws-role-arn", c.AWSRoleARN != "", AuthSigV4},
+		{"aws-external-id", c.AWSExternalID != "", AuthSigV4},
+		{"unsigned-payload", c.UnsignedPayload, AuthSigV4},
+		{"sign-target", c.SignTarget, AuthSigV4},
+	} {
+		if f.set && f.auth != c.Auth {
+			return &FieldError{"", f.name, fmt.Errorf("goes with auth %s, but auth is %s; drop one of the two", f.auth, c.Auth)}
+		}
+	}
+	switch c.Auth {
+	case AuthMTLS:
+		switch scheme, _, _ := strings.Cut(c.Key, ":"); {
+		case len(c.KeyPEM) > 0 && c.Key == "":
+		case c.Key == "":
+			return &FieldError{"", "key", errors.New("auth mtls needs a private key; set --key to a PEM file")}
+		case scheme == "pkcs11" || scheme == "tpm":
+			return &FieldError{"", "key", fmt.Errorf("%s: keys are not in this version; use a PEM file", scheme)}
+		case c.Cert == "":
+			c.Cert = c.Key // a PEM may hold both
+		}
+	case AuthSigV4:
+		if c.AWSExternalID != "" && c.AWSRoleARN == "" {
+			return &FieldError{"", "aws-external-id", errors.New("means something only with aws-role-arn; set it too")}
+		}
+		if c.AWSService == "" {
+			c.AWSService = DefaultAWSService
+		}
+	case AuthHeaders:
+		if len(c.Headers) == 0 {
+			return &FieldError{"", "header", errors.New("auth headers needs at least one --header Name=value or Name=@file")}
+		}
+	}
+	return nil
+}
+
+// applyFile reads a ProxyConfiguration.
+func (c *Config) applyFile(path string) error {
+	source := "file " + path
+	data, err := readSmall(path)
+	if err != nil {
+		return fmt.Errorf("reading configuration: %w", err)
+	}
+	doc, err := decodeYAML(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	for name, want := range map[string]string{"apiVersion": APIVersion, "kind": Kind} {
+		var got string
+		if err := json.Unmarshal(doc[name], &got); err != nil || got != want {
+			return &FieldError{source, name, fmt.Errorf("must be %s", want)}
+		}
+		delete(doc, name)
+	}
+	return c.applyDocument(source, doc, filepath.Dir(path))
+}
+
+const maxFile = 1 << 20
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	n, err := b.ReadFrom(limit(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > maxFile {
+		return nil, fmt.Errorf("%s is larger than 1 MiB; it cannot be a configuration", path)
+	}
+	return b.Bytes(), nil
+}
+
+// IdentitySaid reports whether any field of the identity was said.
+func (c *Config) IdentitySaid() bool {
+	i := c.Identity
+	return i.Auth != "" || i.Key != "" || i.Cert != "" || len(i.Headers) > 0 || i.AWSRegion != "" || i.AWSService != "" ||
+		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget
+}
+
+// HeaderFromFile reports whether a header's value stands in a file.
+func HeaderFromFile(h string) bool {
+	_, v, ok := strings.Cut(h, "=")
+	return ok && strings.HasPrefix(v, "@")
+}

@@ -1,0 +1,269 @@
+package config
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func env(m map[string]string) func(string) (string, bool) {
+	return func(k string) (string, bool) { v, ok := m[k]; return v, ok }
+}
+
+func flags(kv ...string) func(*Config) error {
+	return func(c *Config) error {
+		for i := 0; i < len(kv); i += 2 {
+			for _, f := range Fields {
+				if f.Flag == kv[i] {
+					if err := f.SetAll(c, []string{kv[i+1]}, "/work"); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	}
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const head = "apiVersion: execproxy.io/v1alpha1\nkind: ProxyConfiguration\n"
+
+// The same field is said in all four places; each stronger one is taken away in
+// turn.
+func TestPrecedence(t *testing.T) {
+	ext := json.RawMessage(`{"upstream":{"server":"https://ext"},"auth":"sigv4","awsProfile":"ext"}`)
+	file := writeFile(t, head+"awsProfile: file\n")
+	s := Sources{
+		Extension: ext, File: file,
+		Environ: env(map[string]string{"EXECPROXY_AWS_PROFILE": "env"}),
+		Flags:   flags("aws-profile", "flag"),
+	}
+	for _, want := range []string{"flag", "env", "file", "ext"} {
+		c, err := Load(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.AWSProfile != want {
+			t.Errorf("got %q, want %q", c.AWSProfile, want)
+		}
+		switch want {
+		case "flag":
+			s.Flags = nil
+		case "env":
+			s.Environ = nil
+		case "file":
+			s.File = ""
+		}
+	}
+}
+
+func TestListsReplaceWeakerOnes(t *testing.T) {
+	c, err := Load(Sources{
+		Extension: json.RawMessage(`{"headers":["A=1","B=2"]}`),
+		Environ:   env(map[string]string{"EXECPROXY_HEADER": "C=3\nD=4\n"}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"C=3", "D=4"}; !reflect.DeepEqual(c.Headers, want) {
+		t.Errorf("got %q, want %q", c.Headers, want)
+	}
+}
+
+func TestBadSources(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		s    Sources
+		want []string
+	}{
+		{"unknown field of the extension", Sources{Extension: json.RawMessage(`{"awsProfil":"x"}`)}, []string{"exec extension", "awsProfil", "unknown field", "awsProfile"}},
+		{"unknown field of upstream", Sources{Extension: json.RawMessage(`{"upstream":{"serverName":"x"}}`)}, []string{"upstream.serverName", "unknown field", "tls-server-name"}},
+		{"wrong type", Sources{Extension: json.RawMessage(`{"unsignedPayload":"yes"}`)}, []string{"unsignedPayload", "true or false"}},
+		{"null", Sources{Extension: json.RawMessage(`{"key":null}`)}, []string{"key", "must be a string"}},
+		{"extension is no object", Sources{Extension: json.RawMessage(`[1]`)}, []string{"exec extension", "not an object"}},
+		{"relative path in the extension", Sources{Extension: json.RawMessage(`{"key":"key.pem"}`)}, []string{"key", "relative", "absolute"}},
+		{"unknown field of the file", Sources{File: writeFile(t, head+"colour: red\n")}, []string{"config.yaml", "colour", "unknown field"}},
+		{"field twice", Sources{File: writeFile(t, head+"auth: mtls\nauth: sigv4\n")}, []string{"twice"}},
+		{"wrong kind", Sources{File: writeFile(t, "apiVersion: execproxy.io/v1alpha1\nkind: Config\n")}, []string{"kind", "ProxyConfiguration"}},
+		{"wrong version", Sources{File: writeFile(t, "apiVersion: v2\nkind: ProxyConfiguration\n")}, []string{"apiVersion", "execproxy.io/v1alpha1"}},
+		{"missing file", Sources{File: "/does/not/exist"}, []string{"/does/not/exist"}},
+		{"bad duration", Sources{Environ: env(map[string]string{"EXECPROXY_IDLE_TIMEOUT": "soon"})}, []string{"EXECPROXY_IDLE_TIMEOUT", "duration"}},
+		{"bad base64", Sources{Extension: json.RawMessage(`{"upstream":{"certificate-authority-data":"%"}}`)}, []string{"certificate-authority-data", "base64"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Load(tt.s)
+			wantWords(t, err, tt.want)
+		})
+	}
+}
+
+func wantWords(t *testing.T, err error, words []string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than one line: %q", err)
+	}
+}
+
+func TestComplete(t *testing.T) {
+	mtls := Identity{Auth: AuthMTLS, Key: "/k", Cert: "/c"}
+	on := func(i Identity) Config { return Config{Cluster: Cluster{Server: "https://prod:6443"}, Identity: i} }
+	with := func(c Config, f func(*Config)) Config { f(&c); return c }
+	for _, tt := range []struct {
+		name string
+		c    Config
+		want []string // of the error; none: no error
+	}{
+		{"good", on(mtls), nil},
+		{"no server", Config{Identity: mtls}, []string{"server", "--server"}},
+		{"plain http", with(on(mtls), func(c *Config) { c.Server = "http://prod:8080" }), []string{"server", "http://prod:8080", "https"}},
+		{"no scheme", with(on(mtls), func(c *Config) { c.Server = "prod:6443" }), []string{"server", "prod:6443"}},
+		{"password in the server", with(on(mtls), func(c *Config) { c.Server = "https://u:hunter2@prod" }), []string{"server", "password"}},
+		{"no identity", on(Identity{}), []string{"auth", "--auth"}},
+		{"unknown auth", on(Identity{Auth: "magic"}), []string{"auth", "magic", "sigv4"}},
+		{"auth of a later version", on(Identity{Auth: "http-signature"}), []string{"http-signature", "not in this version"}},
+		{"hardware key", on(Identity{Auth: AuthMTLS, Key: "pkcs11:token=a?pin-value=1234"}), []string{"pkcs11", "not in this version"}},
+		{"mtls without key", on(Identity{Auth: AuthMTLS}), []string{"key", "--key"}},
+		{"key with sigv4", on(Identity{Auth: AuthSigV4, Key: "/k"}), []string{"key", "mtls", "sigv4"}},
+		{"external id alone", on(Identity{Auth: AuthSigV4, AWSExternalID: "x"}), []string{"aws-external-id", "aws-role-arn"}},
+		{"headers without header", on(Identity{Auth: AuthHeaders}), []string{"header", "--header"}},
+		{"insecure with authority", with(on(mtls), func(c *Config) { c.InsecureSkipTLSVerify, c.CertificateAuthority = true, "/ca" }), []string{"insecure-skip-tls-verify", "certificate-authority"}},
+		{"proxy scheme", with(on(mtls), func(c *Config) { c.ProxyURL = "ftp://p:1" }), []string{"proxy-url", "socks5"}},
+		{"policy", with(on(mtls), func(c *Config) { c.ForeignAuthorization = "maybe" }), []string{"foreign-authorization", "passthrough"}},
+		{"listen to the world", with(on(mtls), func(c *Config) { c.Listen = []string{"https://0.0.0.0:1"} }), []string{"listen", "loopback"}},
+		{"relative socket", with(on(mtls), func(c *Config) { c.Listen = []string{"unix://a/b"} }), []string{"listen", "absolute"}},
+		{"log level", with(on(mtls), func(c *Config) { c.LogLevel = "loud" }), []string{"log-level", "debug"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.c.Complete()
+			if tt.want == nil {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			wantWords(t, err, tt.want)
+			for _, secret := range []string{"hunter2", "1234"} {
+				if strings.Contains(err.Error(), secret) {
+					t.Errorf("%q tells a secret", err)
+				}
+			}
+		})
+	}
+}
+
+// What Extension says, Load reads back to the same.
+func TestExtensionRoundTrip(t *testing.T) {
+	want := &Config{
+		Cluster: Cluster{
+			Server: "https://prod:6443", CertificateAuthorityData: []byte("pem"), TLSServerName: "api", ProxyURL: "socks5://p:1", DisableCompression: true,
+		},
+		Identity: Identity{
+			Auth: AuthSigV4, Key: "/k", Cert: "/c", Headers: []string{"A=@/f"}, AWSRegion: "r", AWSService: "s", AWSProfile: "p",
+			AWSRoleARN: "a", AWSExternalID: "e", UnsignedPayload: true, SignTarget: true,
+		},
+		Listen: []string{"https://127.0.0.1:1"}, ForeignAuthorization: Passthrough,
+		IdleTimeout: time.Minute, DrainTimeout: time.Second, LogLevel: "debug", LogFile: "/l", LogFormat: "json",
+	}
+	data, err := json.Marshal(want.Extension())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(Sources{Extension: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestFieldNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range Fields {
+		for _, name := range []string{f.Flag, f.Env(), "json " + f.JSON()} {
+			if seen[name] {
+				t.Errorf("%s stands in the table twice", name)
+			}
+			seen[name] = true
+		}
+		if f.Usage == "" || strings.HasSuffix(f.Usage, ".") {
+			t.Errorf("--%s: usage %q", f.Flag, f.Usage)
+		}
+	}
+	for flag, want := range map[string]string{"aws-role-arn": "awsRoleArn", "header": "headers", "proxy-url": "proxyUrl"} {
+		for _, f := range Fields {
+			if f.Flag == flag && f.JSON() != want {
+				t.Errorf("--%s is %s in the file, want %s", flag, f.JSON(), want)
+			}
+		}
+	}
+}
+
+func FuzzExtension(f *testing.F) {
+	f.Add([]byte(`{"upstream":{"server":"https://prod"},"auth":"mtls","key":"/k"}`))
+	f.Add([]byte(`{"headers":["A=1"],"listen":["unix:///a"]}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Load(Sources{Extension: data})
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		_ = c.Complete()
+	})
+}
+
+func FuzzFile(f *testing.F) {
+	f.Add([]byte(head + "auth: mtls\nkey: a\nlisten: [unix:///a]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		doc, err := decodeYAML(data)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		_ = new(Config).applyDocument("file", doc, "/")
+	})
+}
+
+func TestParseListen(t *testing.T) {
+	for in, want := range map[string]Listen{
+		"unix:///run/a.sock":      {"unix", "/run/a.sock"},
+		"https://127.0.0.1:41001": {"tcp", "127.0.0.1:41001"},
+		"https://[::1]:1":         {"tcp", "[::1]:1"},
+		"https://localhost:7/":    {"tcp", "127.0.0.1:7"},
+		"https://127.0.0.1":       {"tcp", "127.0.0.1:443"},
+	} {
+		if got, err := ParseListen(in); err != nil || got != want {
+			t.Errorf("%s: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "/a", "unix://a", "http://127.0.0.1:1", "https://10.0.0.1:1", "https://127.0.0.1:x", "https://127.0.0.1:70000", "https://u@127.0.0.1:1", "https://127.0.0.1:1/a", "tcp://127.0.0.1:1", "https://[fe80::1%25lo]:1"} {
+		if got, err := ParseListen(in); err == nil {
+			t.Errorf("%s: no error, %v", in, got)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package config
+
+import "time"
+
+// Extension is the configuration in the words of the kubeconfig's exec
+// extension; Load reads it back to the same.
+func (c *Config) Extension() map[string]any {
+	up := map[string]any{}
+	doc := map[string]any{"upstream": up}
+	text := func(m map[string]any, name, v string) {
+		if v != "" {
+			m[name] = v
+		}
+	}
+	toggle := func(m map[string]any, name string, v bool) {
+		if v {
+			m[name] = v
+		}
+	}
+	span := func(name string, v, standard time.Duration) {
+		if v != 0 && v != standard {
+			doc[name] = v.String()
+		}
+	}
+	text(up, "server", c.Server)
+	text(up, "certificate-authority", c.CertificateAuthority)
+	if len(c.CertificateAuthorityData) > 0 {
+		up["certificate-authority-data"] = c.CertificateAuthorityData
+	}
+	text(up, "tls-server-name", c.TLSServerName)
+	text(up, "proxy-url", c.ProxyURL)
+	toggle(up, "insecure-skip-tls-verify", c.InsecureSkipTLSVerify)
+	toggle(up, "disable-compression", c.DisableCompression)
+
+	text(doc, "auth", c.Auth)
+	text(doc, "key", c.Key)
+	text(doc, "cert", c.Cert)
+	if len(c.Headers) > 0 {
+		doc["headers"] = c.Headers
+	}
+	text(doc, "awsRegion", c.AWSRegion)
+	text(doc, "awsService", c.AWSService)
+	text(doc, "awsProfile", c.AWSProfile)
+	text(doc, "awsRoleArn", c.AWSRoleARN)
+	text(doc, "awsExternalId", c.AWSExternalID)
+	toggle(doc, "unsignedPayload", c.UnsignedPayload)
+	toggle(doc, "signTarget", c.SignTarget)
+	if len(c.Listen) > 0 {
+		doc["listen"] = c.Listen
+	}
+	if c.ForeignAuthorization != Reject {
+		text(doc, "foreignAuthorization", c.ForeignAuthorization)
+	}
+	span("idleTimeout", c.IdleTimeout, DefaultIdleTimeout)
+	span("drainTimeout", c.DrainTimeout, DefaultDrainTimeout)
+	text(doc, "logLevel", c.LogLevel)
+	text(doc, "logFile", c.LogFile)
+	text(doc, "logFormat", c.LogFormat)
+	return doc
+}
