@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 )
@@ -51,9 +52,10 @@ type Authority struct {
 	opts     AuthorityOptions
 	log      *slog.Logger
 
-	mu    sync.Mutex
-	pair  *Pair
-	valid window // of pair
+	mu     sync.Mutex
+	pair   *Pair
+	valid  window               // of pair
+	issued map[string]time.Time // DER of the pairs that are not over, and when they are
 }
 
 // window is the time in which a certificate is handed out, from its NotBefore until the next one is due.
@@ -177,6 +179,11 @@ func (a *Authority) ClientPair() (*Pair, error) {
 			NotAfter:       cert.NotAfter,
 		}
 		a.valid = window{cert.NotBefore, now.Add(pairRenew)}
+		maps.DeleteFunc(a.issued, func(_ string, end time.Time) bool { return now.After(end) })
+		if a.issued == nil {
+			a.issued = make(map[string]time.Time)
+		}
+		a.issued[string(cert.Raw)] = cert.NotAfter
 		a.log.Debug("client pair issued", "notAfter", cert.NotAfter)
 	}
 	return &Pair{bytes.Clone(a.pair.CertificatePEM), bytes.Clone(a.pair.KeyPEM), a.pair.NotAfter}, nil
