@@ -1,0 +1,66 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func benchmark(b *testing.B, size, inFlight int) {
+	body := []byte(strings.Repeat("x", size))
+	s := serve(b, serverOptions{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
+	tr := s.client(b, nil)
+	check(b, tr.Prewarm(context.Background()))
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	b.SetParallelism(inFlight)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		r := request(b, context.Background(), "GET", "/", nil)
+		for pb.Next() {
+			res, err := tr.RoundTrip(r)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if n, err := io.Copy(io.Discard, res.Body); err != nil || int(n) != size {
+				b.Errorf("%d bytes, %v", n, err)
+			}
+			_ = res.Body.Close()
+		}
+	})
+	b.StopTimer()
+	if st := tr.Stats(); st.Signatures != 1 {
+		b.Errorf("%d signatures", st.Signatures)
+	}
+}
+
+// The server runs in the same process: the figures hold both sides.
+func BenchmarkGet2KiB(b *testing.B)         { benchmark(b, 2<<10, 1) }
+func BenchmarkGet2KiBParallel(b *testing.B) { benchmark(b, 2<<10, 16) }
+func BenchmarkList1MiB(b *testing.B)        { benchmark(b, 1<<20, 4) }
+
+func BenchmarkReconnect(b *testing.B) {
+	s := serve(b, serverOptions{}, http.HandlerFunc(user))
+	tr := s.client(b, nil)
+	for b.Loop() {
+		get(b, tr, "/")
+		tr.CloseIdleConnections()
+	}
+	b.ReportMetric(float64(tr.Stats().Signatures)/float64(b.N), "signatures/op")
+}
+
+func BenchmarkUpgrade(b *testing.B) {
+	s := serve(b, serverOptions{}, http.HandlerFunc(echo))
+	tr := s.client(b, nil)
+	for b.Loop() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		res, err := tr.Upgrade().RoundTrip(upgradeRequest(b, ctx))
+		check(b, err)
+		check(b, res.Body.Close())
+		cancel()
+	}
+}

@@ -1,0 +1,177 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// alertTime is how long a closing connection may wait for its TLS alert.
+const alertTime = 250 * time.Millisecond
+
+// newHTTP1 returns the pool for servers without HTTP/2, and the way out for
+// upgrades, which keeps no connection.
+func newHTTP1(g *generation) (pool, upgrade *http.Transport) {
+	pool = &http.Transport{
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if c := g.takeSpare(); c != nil {
+				return c, nil
+			}
+			return g.dialHTTP1(ctx)
+		},
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    32,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}
+	upgrade = &http.Transport{
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return g.dialHTTP1(ctx)
+		},
+		DisableCompression:     true,
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}
+	return pool, upgrade
+}
+
+func (g *generation) dialHTTP1(ctx context.Context) (net.Conn, error) {
+	// net/http detaches dials from their request; the generation's end must
+	// still reach them.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(g.ctx, cancel)()
+	tc, err := g.dialTLS(ctx, "http/1.1")
+	if err != nil {
+		if g.ctx.Err() != nil {
+			err = errRetired
+		}
+		return nil, err // not tc: a nil *tls.Conn is no nil net.Conn
+	}
+	if hold, ok := ctx.Value(holderKey{}).(*rawHolder); ok {
+		hold.raw.Store(tc.NetConn().(*rawConn))
+	}
+	return tc, nil
+}
+
+// rawHolder brings the connection of an upgrade from its dial to its body:
+// net/http hands neither out, but keeps the values of the request's context.
+type rawHolder struct{ raw atomic.Pointer[rawConn] }
+
+type holderKey struct{}
+
+// roundTripHTTP1 goes through the HTTP/1.1 pool.
+func (g *generation) roundTripHTTP1(r *http.Request) (*http.Response, error) {
+	res, err := g.http1.RoundTrip(r)
+	if err == nil && res.Body != nil && res.StatusCode != http.StatusSwitchingProtocols {
+		res.Body = &pooledBody{res.Body, g}
+	}
+	return res, err
+}
+
+// pooledBody lets go of the connection when its generation was retired
+// meanwhile: it would idle in a pool that nobody asks any more.
+type pooledBody struct {
+	io.ReadCloser
+	g *generation
+}
+
+func (b *pooledBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.let()
+	}
+	return n, err
+}
+
+func (b *pooledBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.let()
+	return err
+}
+
+func (b *pooledBody) let() {
+	select {
+	case <-b.g.retiredCh:
+		b.g.http1.CloseIdleConnections()
+	default:
+	}
+}
+
+// Upgrade returns the way out for requests with an Upgrade field: HTTP/1.1
+// (RFC 9110 section 7.8), a connection for each, closed with the answer's body.
+// A 101 has a Body that is an io.ReadWriteCloser; it is cut when the request's
+// context ends. Errors are those of RoundTrip.
+func (t *Transport) Upgrade() http.RoundTripper { return upgrader{t} }
+
+type upgrader struct{ t *Transport }
+
+func (u upgrader) RoundTrip(r *http.Request) (*http.Response, error) {
+	t := u.t
+	for {
+		g := t.current.Load()
+		if err := t.ready(g); err != nil {
+			closeBody(r)
+			return nil, err
+		}
+		hold := new(rawHolder)
+		res, err := g.upgrade.RoundTrip(r.WithContext(context.WithValue(r.Context(), holderKey{}, hold)))
+		if errors.Is(err, errRetired) && t.current.Load() != g && (r.Body == nil || r.Body == http.NoBody) {
+			continue
+		}
+		if err != nil {
+			return nil, t.final(r, err)
+		}
+		res.Request = r
+		t.upgrades.Add(1)
+		rwc, ok := res.Body.(io.ReadWriteCloser)
+		if res.StatusCode != http.StatusSwitchingProtocols || !ok {
+			res.Body = &responseBody{ReadCloser: res.Body, server: t.o.Address, ended: func() { t.upgrades.Add(-1) }}
+			return res, nil
+		}
+		res.Body = t.upgraded(r.Context(), rwc, hold)
+		return res, nil
+	}
+}
+
+// upgradedBody is the connection after a 101.
+type upgradedBody struct {
+	io.ReadWriteCloser
+	stop func() bool  // forget the context
+	shut func() error // once
+}
+
+func (t *Transport) upgraded(ctx context.Context, rwc io.ReadWriteCloser, hold *rawHolder) *upgradedBody {
+	raw := hold.raw.Load()
+	b := &upgradedBody{ReadWriteCloser: rwc}
+	b.shut = sync.OnceValue(func() error {
+		t.upgrades.Add(-1)
+		// TLS wants its closing alert to go out, and waits for seconds on a
+		// peer that takes no bytes.
+		defer time.AfterFunc(alertTime, func() { _ = raw.Close() }).Stop()
+		return rwc.Close()
+	})
+	b.stop = context.AfterFunc(ctx, func() {
+		_ = raw.Close()
+		_ = b.shut()
+	})
+	return b
+}
+
+// CloseWrite ends our direction only.
+func (b *upgradedBody) CloseWrite() error {
+	if c, ok := b.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return http.ErrNotSupported
+}
+
+func (b *upgradedBody) Close() error {
+	b.stop()
+	return b.shut()
+}
