@@ -1,0 +1,3 @@
+package header
+
+const nonblock = 0

@@ -1,0 +1,6 @@
+package keyfile
+
+const (
+	nonblock = 0
+	private  = false // ACLs decide, and the mode says nothing about them
+)

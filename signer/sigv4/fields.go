@@ -1,0 +1,145 @@
+package sigv4
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/execproxy/execproxy/signer"
+)
+
+// The fields of the scheme, in canonical form.
+const (
+	fieldAuthorization = "Authorization"
+	fieldDate          = "X-Amz-Date"
+	fieldToken         = "X-Amz-Security-Token"
+	fieldSHA256        = "X-Amz-Content-Sha256"
+
+	// TargetHeader is a signed field of this project: the lower-case hex SHA-256 of the raw
+	// request target (path, and "?" with the query where there is one) as it was sent. It
+	// binds what plain SigV4 leaves open: the order of repeated query keys, and the way path
+	// and query were written. AWS services ignore it.
+	TargetHeader = "X-Execproxy-Target-Sha256"
+)
+
+// replaced tells whether a signer writes this field itself, lower-case.
+func replaced(name string) bool {
+	switch name {
+	case "authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256", "x-execproxy-target-sha256":
+		return true
+	}
+	return false
+}
+
+// neverSigned tells whether a field, lower-case, may change on its way: hop-by-hop fields,
+// and those that libraries and intermediaries rewrite.
+func neverSigned(name string) bool {
+	switch name {
+	case "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings",
+		"user-agent", "x-amzn-trace-id", "accept-encoding", "expect", "host":
+		return true
+	}
+	return strings.HasPrefix(name, "proxy-")
+}
+
+// mustBeSigned tells whether a verifier relies on a field, lower-case, wherever it is present.
+func mustBeSigned(name string) bool {
+	switch name {
+	case "content-type", "content-encoding":
+		return true
+	}
+	return strings.HasPrefix(name, "impersonate-") || strings.HasPrefix(name, "x-amz-") ||
+		strings.HasPrefix(name, "x-execproxy-")
+}
+
+// single tells whether a field, lower-case, has exactly one value or is refused.
+func single(name string) bool {
+	switch name {
+	case "impersonate-user", "impersonate-uid", "content-type", "content-length":
+		return true
+	}
+	return replaced(name)
+}
+
+// checkField tells what keeps a field's values from having one meaning once they are
+// joined and trimmed for the canonical form.
+func checkField(name string, values []string) (problem string) {
+	if !validName(name) {
+		return "is not a valid field name"
+	}
+	if single(name) && len(values) > 1 {
+		return "is there more than once"
+	}
+	for _, v := range values {
+		for i := 0; i < len(v); i++ {
+			if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
+				return "has a control character"
+			}
+		}
+		// Unicode knows more spaces than HTTP; implementations differ in which they trim.
+		if strings.TrimSpace(v) != strings.Trim(v, " \t") {
+			return "begins or ends with a Unicode space"
+		}
+		if !strings.HasPrefix(name, "impersonate-") {
+			continue
+		}
+		if strings.Trim(v, " \t") != fieldValue(v) {
+			return "has two spaces in a row, which a signature cannot tell from one"
+		}
+		if strings.Contains(v, ",") && !single(name) {
+			return "has a comma, which a signature cannot tell from two values"
+		}
+	}
+	return ""
+}
+
+// fieldValue trims a value and reduces runs of spaces to one.
+func fieldValue(v string) string {
+	v = strings.Trim(v, " \t")
+	if !strings.Contains(v, "  ") {
+		return v
+	}
+	b := make([]byte, 0, len(v))
+	for i := 0; i < len(v); i++ {
+		if v[i] != ' ' || v[i-1] != ' ' {
+			b = append(b, v[i])
+		}
+	}
+	return string(b)
+}
+
+// validName tells whether a field name is a token (RFC 9110, section 5.6.2).
+func validName(name string) bool {
+	for i := 0; i < len(name); i++ {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		case strings.IndexByte("!#$%&'*+^`|~", c) < 0:
+			return false
+		}
+	}
+	return name != ""
+}
+
+// lowered returns the header by lower-case name. Names that differ in case alone would be
+// joined in an order that nobody defines, so they are refused.
+func lowered(h http.Header) (map[string][]string, error) {
+	out := make(map[string][]string, len(h))
+	for name, values := range h {
+		if len(values) == 0 {
+			continue // not sent
+		}
+		low := strings.ToLower(name)
+		if _, twice := out[low]; twice {
+			return nil, &signer.RequestError{Field: fieldName(low), Problem: "is there twice, in different case"}
+		}
+		out[low] = values
+	}
+	return out, nil
+}
+
+// fieldName is a name fit for an error: whoever sends a bad one may have put a value there.
+func fieldName(name string) string {
+	if !validName(name) || len(name) > 100 {
+		return "header"
+	}
+	return "header " + http.CanonicalHeaderKey(name)
+}
