@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -91,6 +92,28 @@ func (e *UpstreamError) Unwrap() []error {
 func (e *UpstreamError) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return e.Kind == ErrTimeout || e.Err != nil && errors.As(e.Err, &t) && t.Timeout()
+}
+
+// NotProcessed reports a request that the server declined, as if it had never
+// come: it may be signed and sent again at once. A server that cannot be reached
+// is another matter.
+func (e *UpstreamError) NotProcessed() bool { return e.unsent && e.Kind == ErrNotProcessed }
+
+// Public is the text of the error, which holds nothing secret and is made to be
+// shown to the client.
+func (e *UpstreamError) Public() string { return e.Error() }
+
+// StatusCode is the HTTP status that tells a client what happened: 503 where the
+// request was surely not processed and may be sent again, 504 where nobody
+// answered in time, 502 otherwise.
+func (e *UpstreamError) StatusCode() int {
+	switch {
+	case e.Timeout():
+		return http.StatusGatewayTimeout
+	case e.Kind == ErrUnreachable, e.Kind == ErrNotProcessed, e.Kind == ErrBusy, e.Kind == ErrClosed:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusBadGateway
 }
 
 // Temporary implements net.Error. It is false: ask Unsent instead.

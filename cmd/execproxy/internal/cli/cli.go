@@ -1,0 +1,235 @@
+// Package cli is the command line of execproxy: one table of commands, from
+// which dispatch, usage texts, the manual page and the README's tables come.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+)
+
+// Exit codes. `run` exits with its child's.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// A world is what a command sees of the process around it.
+type world struct {
+	args    []string // without the program's name
+	environ []string
+	lookup  func(string) (string, bool)
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	dir     string // working directory
+	version string
+}
+
+func (w *world) getenv(name string) string {
+	v, _ := w.lookup(name)
+	return v
+}
+
+func (w *world) places() (daemon.Places, error) { return daemon.FindPlaces(w.getenv) }
+
+// Main runs the program and returns its exit code.
+func Main() int {
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "" // a relative path is then an error that says so
+	}
+	return run(context.Background(), &world{
+		args: os.Args[1:], environ: os.Environ(), lookup: os.LookupEnv,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		dir: dir, version: version(),
+	})
+}
+
+// A command is one row of the table.
+type command struct {
+	name   string
+	args   string // usage of its operands
+	short  string // one line
+	long   string // what somebody in a hurry must know
+	groups []config.Group
+	flags  func(*pflag.FlagSet, *options)
+	hidden bool
+	run    func(context.Context, *world, *options) error
+}
+
+// options are the flags that only single commands have.
+type options struct {
+	command     *command
+	set         *pflag.FlagSet
+	operands    []string
+	kubeconfig  string
+	context     string
+	executable  string
+	output      string
+	all         bool
+	allContexts bool
+}
+
+// A usageError is wrong usage: exit 2.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, a ...any) error { return &usageError{fmt.Errorf(format, a...)} }
+
+// An exitError ends the program with a code and no words: the child said them.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func run(ctx context.Context, w *world) int {
+	err := dispatch(ctx, w)
+	var (
+		code  exitError
+		usage *usageError
+	)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	fmt.Fprintf(w.stderr, "execproxy: %s\n", oneLine(err.Error()))
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// oneLine keeps an error on the one line that a client's log has for it.
+func oneLine(s string) string {
+	s = strings.ReplaceAll(strings.TrimSpace(s), "\r", "")
+	return strings.ReplaceAll(s, "\n", "; ")
+}
+
+func dispatch(ctx context.Context, w *world) error {
+	args := w.args
+	_, plugin := w.lookup(clientauthentication.InfoVariable)
+	switch {
+	case plugin && (len(args) == 0 || strings.HasPrefix(args[0], "-") && !isHelp(args[0])):
+		args = append([]string{"exec"}, args...)
+	case len(args) == 0:
+		fmt.Fprint(w.stderr, overview())
+		return exitError(exitUsage)
+	case isHelp(args[0]) || args[0] == "help":
+		return help(w, args[1:])
+	case args[0] == "--version":
+		args = []string{"version"}
+	}
+	c := find(args[0])
+	if c == nil {
+		return usagef("unknown command %q; `execproxy help` lists them", args[0])
+	}
+	o := &options{command: c}
+	set := c.flagSet(o)
+	if err := set.Parse(args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return help(w, []string{c.name})
+		}
+		return usagef("%w; `execproxy help %s` lists its flags", err, c.name)
+	}
+	o.set, o.operands = set, set.Args()
+	return c.run(ctx, w, o)
+}
+
+func isHelp(arg string) bool { return arg == "-h" || arg == "--help" }
+
+func find(name string) *command {
+	i := slices.IndexFunc(commands(), func(c *command) bool { return c.name == name })
+	if i < 0 {
+		return nil
+	}
+	return commands()[i]
+}
+
+// flagSet is the command's flags: its groups of the configuration's table, and
+// its own.
+func (c *command) flagSet(o *options) *pflag.FlagSet {
+	set := pflag.NewFlagSet(c.name, pflag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.Usage = func() {}
+	set.SetInterspersed(c.name != "run") // after CMD come CMD's own flags
+	for _, f := range config.InGroups(c.groups...) {
+		flag := set.VarPF(&fieldValue{field: f}, f.Flag, "", f.Usage)
+		if f.Switch() {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	if c.flags != nil {
+		c.flags(set, o)
+	}
+	return set
+}
+
+// fieldValue keeps what a flag said until the weaker sources have been read.
+type fieldValue struct {
+	field  *config.Field
+	values []string
+}
+
+func (v *fieldValue) String() string { return strings.Join(v.values, ",") }
+func (v *fieldValue) Type() string   { return strings.ToLower(v.field.Arg) }
+func (v *fieldValue) Set(s string) error {
+	if !v.field.List {
+		v.values = nil
+	}
+	v.values = append(v.values, s)
+	return nil
+}
+
+// load reads the command's configuration from all its sources.
+func (o *options) load(w *world, extension []byte) (*config.Config, error) {
+	file := ""
+	if f := o.set.Lookup("config"); f != nil {
+		file = f.Value.String()
+	}
+	return config.Load(config.Sources{
+		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir,
+		Flags: func(c *config.Config) error {
+			var first error
+			o.set.Visit(func(f *pflag.Flag) {
+				v, ok := f.Value.(*fieldValue)
+				if !ok || first != nil {
+					return
+				}
+				if err := v.field.SetAll(c, v.values, w.dir); err != nil {
+					first = &usageError{fmt.Errorf("--%s: %w", f.Name, err)}
+				}
+			})
+			return first
+		},
+	})
+}
+
+// noOperands refuses what would otherwise be ignored.
+func (o *options) noOperands() error {
+	if len(o.operands) > 0 {
+		return usagef("%s takes no argument, got %q; `execproxy help %s`", o.command.name, o.operands[0], o.command.name)
+	}
+	return nil
+}
+
+// checkOutput reads -o.
+func (o *options) checkOutput() error {
+	if o.output != "" && o.output != "json" {
+		return usagef("-o %s: only json is known", o.output)
+	}
+	return nil
+}

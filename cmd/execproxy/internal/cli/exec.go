@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+)
+
+// runExec is the exec credential plugin. Its standard output is the
+// ExecCredential's alone.
+func runExec(ctx context.Context, w *world, o *options) error {
+	if err := o.noOperands(); err != nil {
+		return err
+	}
+	info := &clientauthentication.ExecCredential{APIVersion: clientauthentication.V1, Kind: clientauthentication.Kind}
+	raw, told := w.lookup(clientauthentication.InfoVariable)
+	if told {
+		var err error
+		if info, err = clientauthentication.DecodeInfo([]byte(raw)); err != nil {
+			return err
+		}
+	}
+	var extension []byte
+	if info.Spec.Cluster != nil {
+		extension = info.Spec.Cluster.Config
+	}
+	c, err := o.load(w, extension)
+	if err != nil {
+		return err
+	}
+	ask, err := askFor(c, info, told)
+	if err != nil {
+		return err
+	}
+	answer := func(s *clientauthentication.Status) error {
+		out := clientauthentication.ExecCredential{APIVersion: info.APIVersion, Kind: clientauthentication.Kind, Status: s}
+		data, err := out.Encode()
+		if err != nil {
+			return err
+		}
+		_, err = w.stdout.Write(data)
+		return err
+	}
+	if c.Socket != "" {
+		// Whoever serves there says no if it stands in front of another cluster.
+		if c.Server != "" {
+			u, err := config.ServerURL(c.Server)
+			if err != nil {
+				return &config.FieldError{Field: "server", Err: err}
+			}
+			ask.Server = u.String()
+		}
+		s, err := daemon.Answer(ctx, c.Socket, ask)
+		if err != nil {
+			return err
+		}
+		return answer(s)
+	}
+	if err := c.Complete(); err != nil {
+		return err
+	}
+	ask.Server = c.Server
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	if !c.Foreground {
+		s, err := daemon.Obtain(ctx, c, p, w.environ, ask)
+		if err != nil {
+			return err
+		}
+		return answer(s)
+	}
+	if ask.LockFile == "" {
+		return errors.New("--foreground: this client names no lock file and waits for the plugin to exit, which would be never; leave --foreground out")
+	}
+	return daemon.Foreground(ctx, c, p, w.environ, ask, w.version, answer)
+}
+
+// askFor decides what this client needs of a proxy, and completes the cluster
+// that it names itself.
+func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bool) (daemon.Ask, error) {
+	ask := daemon.Ask{LockFile: c.LockFile}
+	if ask.LockFile == "" {
+		ask.LockFile = info.Spec.LockFilePath
+	}
+	cluster := info.Spec.Cluster
+	if ask.LockFile != "" {
+		// The client takes a proxyConfig, so the cluster it names is the real one,
+		// unless something stronger says otherwise.
+		if c.Server == "" && cluster != nil {
+			fromClient(c, cluster)
+		}
+		return ask, nil
+	}
+	for _, l := range c.Listen {
+		p, err := config.ParseListen(l)
+		if err != nil {
+			return ask, &config.FieldError{Field: "listen", Err: err}
+		}
+		if p.Network == "tcp" {
+			ask.Loopback = p.Address
+		}
+	}
+	switch {
+	case ask.Loopback != "":
+		return ask, nil
+	case cluster == nil && !told:
+		return ask, fmt.Errorf("%s is not set: a Kubernetes client runs this, from the kubeconfig that `execproxy kubeconfig` prints; by hand, try `execproxy demo` or `execproxy run -- kubectl get pods`", clientauthentication.InfoVariable)
+	case cluster == nil:
+		return ask, fmt.Errorf("%s names no cluster; set provideClusterInfo: true in the kubeconfig's exec section, or say --server and --listen", clientauthentication.InfoVariable)
+	}
+	u, err := url.Parse(cluster.Server)
+	if err != nil {
+		return ask, errors.New("the client's server is not a URL; correct cluster.server in the kubeconfig")
+	}
+	if u.Scheme == "http" {
+		_, err := config.ServerURL(cluster.Server)
+		return ask, fmt.Errorf("the client's server: %w", err)
+	}
+	addr, err := config.LoopbackAddress(u)
+	if err != nil {
+		return ask, fmt.Errorf("this client calls %s itself and does not know proxyConfig (it names no lock file); use the kubeconfig that `execproxy kubeconfig` prints, or `execproxy run -- CMD`", u.Redacted())
+	}
+	ask.Loopback = addr
+	return ask, nil
+}
+
+// fromClient takes the cluster from what the client says of its own.
+func fromClient(c *config.Config, k *clientauthentication.Cluster) {
+	c.Server = k.Server
+	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 {
+		c.CertificateAuthorityData = k.CertificateAuthorityData
+	}
+	if c.TLSServerName == "" {
+		c.TLSServerName = k.TLSServerName
+	}
+	if c.ProxyURL == "" {
+		c.ProxyURL = k.ProxyURL
+	}
+	c.InsecureSkipTLSVerify = c.InsecureSkipTLSVerify || k.InsecureSkipTLSVerify
+	c.DisableCompression = c.DisableCompression || k.DisableCompression
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+)
+
+// The ports that a kubeconfig's loopback listener is chosen from: below the
+// ports that systems hand out by themselves, so that no outgoing connection of
+// somebody else takes it.
+const (
+	firstPort = 20000
+	ports     = 10000
+)
+
+const installHint = "execproxy is not installed: go install github.com/execproxy/execproxy/cmd/execproxy@latest"
+
+// runKubeconfig prints a kubeconfig whose requests go through execproxy.
+func runKubeconfig(_ context.Context, w *world, o *options) error {
+	if err := o.noOperands(); err != nil {
+		return err
+	}
+	s, err := o.loadSource(w)
+	if err != nil {
+		return err
+	}
+	c := s.config
+	if err := printable(c); err != nil {
+		return err
+	}
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	addr, err := listenAddress(c, p)
+	if err != nil {
+		return err
+	}
+	ca, err := daemon.LoopbackAuthority(p)
+	if err != nil {
+		return err
+	}
+	command, err := o.pluginCommand()
+	if err != nil {
+		return err
+	}
+	c.Listen = nil // the server's URL says it
+	ext, err := json.Marshal(c.Extension())
+	if err != nil {
+		return err
+	}
+	out := api.NewConfig()
+	out.CurrentContext = s.context
+	out.Clusters[s.cluster] = &api.Cluster{
+		Server:                   "https://" + addr,
+		CertificateAuthorityData: ca,
+		Extensions:               map[string]runtime.Object{execExtension: &runtime.Unknown{Raw: ext, ContentType: runtime.ContentTypeJSON}},
+	}
+	out.AuthInfos[s.user] = &api.AuthInfo{Exec: &api.ExecConfig{
+		APIVersion: clientauthentication.V1, Command: command, Args: []string{"exec"},
+		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: true, InstallHint: installHint,
+	}}
+	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
+	data, err := clientcmd.Write(*out)
+	if err != nil {
+		return err
+	}
+	_, err = w.stdout.Write(data)
+	return err
+}
+
+// printable refuses to print a secret, and paths that a plugin could not find.
+func printable(c *config.Config) error {
+	if len(c.KeyPEM) > 0 {
+		return errors.New("the user's private key stands inline in the kubeconfig, and would in the one to be printed; write it to a file of mode 0600 and say --key FILE --cert FILE, or use `execproxy run`")
+	}
+	for _, h := range c.Headers {
+		if !config.HeaderFromFile(h) {
+			return errors.New("header: a value would stand in the kubeconfig for all to read; write it to a file of mode 0600 and say --header NAME=@FILE")
+		}
+	}
+	return nil
+}
+
+// listenAddress is the loopback address that was asked for, or one that stays
+// the same for this user, cluster and identity as long as nobody else has it.
+func listenAddress(c *config.Config, p daemon.Places) (string, error) {
+	for _, l := range c.Listen {
+		a, err := config.ParseListen(l)
+		if err != nil {
+			return "", &config.FieldError{Field: "listen", Err: err}
+		}
+		if a.Network != "tcp" {
+			return "", &config.FieldError{Field: "listen", Err: errors.New("a kubeconfig can name no Unix socket; use https://127.0.0.1:PORT")}
+		}
+		if _, port, _ := net.SplitHostPort(a.Address); port == "0" {
+			return "", &config.FieldError{Field: "listen", Err: errors.New("a kubeconfig needs a port that stays; name one, or leave --listen out")}
+		}
+		return a.Address, nil
+	}
+	ours := map[string]bool{}
+	for _, r := range daemon.Running(context.Background(), p) {
+		for _, l := range r.Listeners {
+			ours[l] = true
+		}
+	}
+	sum := sha256.Sum256([]byte(strconv.Itoa(os.Getuid()) + " " + daemon.ID(c, nil, "")))
+	start := binary.BigEndian.Uint64(sum[:8]) % ports
+	for i := range uint64(ports) {
+		addr := net.JoinHostPort("127.0.0.1", strconv.FormatUint(firstPort+(start+i)%ports, 10))
+		if ours["https://"+addr] || vacant(addr) {
+			return addr, nil
+		}
+	}
+	return "", errors.New("no loopback port from 20000 to 29999 is free; name one with --listen https://127.0.0.1:PORT")
+}
+
+func vacant(addr string) bool {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}
+
+// pluginCommand is what the kubeconfig calls: the name alone when that finds
+// this very binary.
+func (o *options) pluginCommand() (string, error) {
+	if o.executable != "" {
+		return o.executable, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding the execproxy binary: %w; say --command", err)
+	}
+	if found, err := exec.LookPath("execproxy"); err == nil {
+		a, errA := filepath.EvalSymlinks(found)
+		b, errB := filepath.EvalSymlinks(self)
+		if errA == nil && errB == nil && a == b {
+			return "execproxy", nil
+		}
+	}
+	return self, nil
+}
+
+// plainKubeconfig is a kubeconfig with the session's pair in it: for clients of
+// this user that run no plugin.
+func plainKubeconfig(s *source, addr string, ca, cert, key []byte) ([]byte, error) {
+	out := api.NewConfig()
+	out.CurrentContext = s.context
+	out.Clusters[s.cluster] = &api.Cluster{Server: "https://" + addr, CertificateAuthorityData: slices.Clone(ca)}
+	out.AuthInfos[s.user] = &api.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
+	return clientcmd.Write(*out)
+}

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
+)
+
+// runRun runs a client through a proxy that lives exactly as long.
+func runRun(ctx context.Context, w *world, o *options) error {
+	if len(o.operands) == 0 {
+		return usagef("run needs a command: execproxy run -- kubectl get pods")
+	}
+	s, err := o.loadSource(w)
+	if err != nil {
+		return err
+	}
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	// Looked up first: a mistyped command needs no proxy.
+	path, err := exec.LookPath(o.operands[0])
+	if err != nil {
+		fmt.Fprintf(w.stderr, "execproxy: %s: command not found\n", o.operands[0])
+		return exitError(127) // as a shell
+	}
+	c := s.config
+	c.Listen = []string{"https://127.0.0.1:0"}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	code := -1
+	ready := func(d *daemon.Daemon) error {
+		dir, err := os.MkdirTemp(privateTemp(p), "run-*") // 0700
+		if err != nil {
+			return fmt.Errorf("making a directory for the kubeconfig: %w", err)
+		}
+		d.Cleanup(func() { os.RemoveAll(dir) })
+		file := filepath.Join(dir, "kubeconfig")
+		if err := writeKubeconfig(file, s, d); err != nil {
+			return err
+		}
+		child := exec.Command(path, o.operands[1:]...)
+		child.Args[0] = o.operands[0]
+		child.Stdin, child.Stdout, child.Stderr = w.stdin, w.stdout, w.stderr
+		child.Env = append(childEnviron(w.environ), "KUBECONFIG="+file)
+		if err := child.Start(); err != nil {
+			return fmt.Errorf("starting %s: %w", o.operands[0], err)
+		}
+		stop := forwardSignals(child.Process)
+		d.Go(func() {
+			defer cancel()
+			defer stop()
+			code = exitCode(child.Wait(), child.ProcessState)
+		})
+		return nil
+	}
+	if err := daemon.Private(ctx, c, p, w.environ, w.version, w.stderr, ready); err != nil {
+		return err
+	}
+	if code != 0 {
+		return exitError(code)
+	}
+	return nil
+}
+
+// privateTemp is where a session's kubeconfig may lie: the runtime directory,
+// which the proxy has checked to be this user's alone.
+func privateTemp(p daemon.Places) string { return p.Runtime }
+
+// childEnviron is the environment less what would make the child go around the
+// proxy or take itself for a plugin.
+func childEnviron(environ []string) []string {
+	out := make([]string, 0, len(environ)+1)
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		if name == "KUBECONFIG" || name == "KUBERNETES_EXEC_INFO" {
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// exitCode is the child's, or 128 and the signal that ended it, as shells say.
+func exitCode(err error, s *os.ProcessState) int {
+	if err == nil {
+		return 0
+	}
+	if s == nil {
+		return exitFailure
+	}
+	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	if c := s.ExitCode(); c >= 0 {
+		return c
+	}
+	return exitFailure
+}
+
+// forwardSignals passes on what is sent to us. What a terminal sends, it sends
+// to the child as well, so those are only kept from ending us.
+func forwardSignals(p *os.Process) (stop func()) {
+	fromTerminal := map[os.Signal]bool{}
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		fromTerminal[os.Interrupt] = true
+		fromTerminal[syscall.SIGQUIT] = true
+	}
+	ch := make(chan os.Signal, 8)
+	signal.Notify(ch, forwarded...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sig := range ch {
+			if !fromTerminal[sig] {
+				if err := p.Signal(sig); errors.Is(err, os.ErrProcessDone) {
+					return
+				}
+			}
+		}
+	}()
+	return func() { signal.Stop(ch); close(ch); <-done }
+}

@@ -1,0 +1,8 @@
+package cli
+
+import (
+	"os"
+	"syscall"
+)
+
+var forwarded = []os.Signal{os.Interrupt, syscall.SIGTERM}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/demo"
+)
+
+// runStatus lists this user's running proxies.
+func runStatus(ctx context.Context, w *world, o *options) error {
+	if err := errors.Join(o.noOperands(), o.checkOutput()); err != nil {
+		return err
+	}
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	list := daemon.Running(ctx, p)
+	if o.output == "json" {
+		return printJSON(w, struct {
+			Proxies []daemon.Status `json:"proxies"`
+		}{append([]daemon.Status{}, list...)})
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(w.stderr, "No proxies are running.")
+		return nil
+	}
+	t := tabwriter.NewWriter(w.stdout, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "ID\tSERVER\tAUTH\tIDENTITY\tCLIENTS\tREQUESTS\tSIGNATURES\tCERTIFICATE\tLISTENERS\tAGE")
+	for _, s := range list {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", s.ID, s.Server, s.Auth, orNone(s.Identity), s.Clients, s.Requests,
+			s.Signatures, expiry(s.CertificateNotAfter), strings.Join(s.Listeners, ","), age(time.Since(s.StartedAt)))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, s := range list {
+		for _, warning := range s.Warnings {
+			fmt.Fprintf(w.stderr, "warning: %s: %s\n", s.ID, warning)
+		}
+	}
+	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "<none>" // as kubectl prints it
+	}
+	return s
+}
+
+func expiry(t *time.Time) string {
+	if t == nil {
+		return "<none>"
+	}
+	left := time.Until(*t)
+	if left <= 0 {
+		return "expired"
+	}
+	return "expires in " + age(left)
+}
+
+// age prints a duration as kubectl's AGE column: its largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// runStop ends proxies and waits until they are gone.
+func runStop(ctx context.Context, w *world, o *options) error {
+	if o.all == (len(o.operands) > 0) {
+		return usagef("stop needs the IDs of proxies, or --all; `execproxy status` lists them")
+	}
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	list := daemon.Running(ctx, p)
+	var stop []daemon.Status
+	if o.all {
+		stop = list
+	}
+	for _, id := range o.operands {
+		i := slices.IndexFunc(list, func(s daemon.Status) bool { return s.ID == id })
+		if i < 0 {
+			return fmt.Errorf("no proxy %q is running; `execproxy status` lists them", id)
+		}
+		stop = append(stop, list[i])
+	}
+	var errs []error
+	for _, s := range stop {
+		if err := daemon.Stop(ctx, p, s); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintf(w.stdout, "proxy %s stopped\n", s.ID)
+	}
+	return errors.Join(errs...)
+}
+
+func printJSON(w *world, v any) error {
+	e := json.NewEncoder(w.stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func runVersion(_ context.Context, w *world, o *options) error {
+	if err := errors.Join(o.noOperands(), o.checkOutput()); err != nil {
+		return err
+	}
+	if o.output == "json" {
+		return printJSON(w, map[string]string{"version": w.version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+	}
+	_, err := fmt.Fprintf(w.stdout, "execproxy %s %s %s/%s\n", w.version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
+
+// version is what the binary was built from.
+func version() string {
+	b, ok := debug.ReadBuildInfo()
+	if !ok || b.Main.Version == "" {
+		return "(devel)"
+	}
+	return b.Main.Version
+}
+
+// runDemo plays the whole exchange.
+func runDemo(ctx context.Context, w *world, o *options) error {
+	if err := o.noOperands(); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the execproxy binary: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	out, ok := w.stdout.(*os.File)
+	return demo.Run(ctx, demo.Options{Executable: self, Out: w.stdout, Color: ok && term.IsTerminal(int(out.Fd()))})
+}

@@ -1,0 +1,207 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/proxy"
+	"github.com/execproxy/execproxy/signer"
+	"github.com/execproxy/execproxy/signer/header"
+	"github.com/execproxy/execproxy/signer/keyfile"
+	"github.com/execproxy/execproxy/signer/sigv4"
+)
+
+// identity is who the proxy is towards the API server: a key that answers for
+// connections, or a signer that answers for requests.
+type identity struct {
+	config     *config.Config
+	log        *slog.Logger
+	warnings   []string
+	signer     signer.RequestSigner // nil with mtls
+	creds      *sigv4.Credentials   // of sigv4
+	signatures atomic.Uint64        // of the signer; the transport counts those of keys
+
+	mu  sync.Mutex
+	key *keyfile.Key // of mtls
+	who string
+}
+
+// credentialsTimeout bounds the first look for AWS credentials, in which the
+// whole chain is asked.
+const credentialsTimeout = 15 * time.Second
+
+// newIdentity opens what the configuration names and fails with what is wrong
+// with it. Credentials are fetched once, so that a plugin fails instead of every
+// request.
+func newIdentity(ctx context.Context, c *config.Config, _ []string, log *slog.Logger) (*identity, error) {
+	id := &identity{config: c, log: log}
+	switch c.Auth {
+	case config.AuthMTLS:
+		key, err := id.loadKey()
+		if err != nil {
+			return nil, err
+		}
+		id.warnings = key.Warnings()
+		id.setKey(key)
+	case config.AuthHeaders:
+		s, err := header.New(c.Headers)
+		if err != nil {
+			return nil, err
+		}
+		id.signer = s
+		names := make([]string, 0, len(c.Headers))
+		for _, h := range c.Headers {
+			name, _, _ := strings.Cut(h, "=")
+			names = append(names, http.CanonicalHeaderKey(name))
+		}
+		id.who = strings.Join(names, ",")
+	case config.AuthSigV4:
+		ctx, cancel := context.WithTimeout(ctx, credentialsTimeout)
+		defer cancel()
+		creds, err := sigv4.LoadCredentials(ctx, sigv4.CredentialsOptions{
+			Profile: c.AWSProfile, Region: c.AWSRegion, RoleARN: c.AWSRoleARN, ExternalID: c.AWSExternalID, Logger: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		region := c.AWSRegion
+		if region == "" {
+			region = creds.Region()
+		}
+		s, err := sigv4.New(sigv4.Options{Region: region, Service: c.AWSService, Credentials: creds, BindTarget: c.SignTarget, Logger: log})
+		if err != nil {
+			return nil, err
+		}
+		got, err := creds.Retrieve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		id.signer, id.creds, id.who = s, creds, got.AccessKeyID
+	default:
+		return nil, fmt.Errorf("auth %q is not in this version", c.Auth)
+	}
+	return id, nil
+}
+
+func (id *identity) loadKey() (*keyfile.Key, error) {
+	if len(id.config.KeyPEM) > 0 {
+		return keyfile.Parse(id.config.KeyPEM, id.config.CertPEM)
+	}
+	return keyfile.Load(id.config.Key, id.config.Cert)
+}
+
+func (id *identity) setKey(k *keyfile.Key) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.key, id.who = k, k.Leaf().Subject.CommonName
+}
+
+// name says who we are in words that are no secret: a certificate's subject, an
+// access key's id, the names of headers.
+func (id *identity) name() string {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.who
+}
+
+// certificate is the key's, nil without one.
+func (id *identity) certificate() *tls.Certificate {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.key == nil {
+		return nil
+	}
+	return id.key.TLSCertificate()
+}
+
+func (id *identity) notAfter() *time.Time {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.key == nil {
+		return nil
+	}
+	t := id.key.Leaf().NotAfter
+	return &t
+}
+
+// watch keeps the identity fresh until ctx ends. changed is called when the next
+// connections have to be made with another key.
+func (id *identity) watch(ctx context.Context, changed func()) {
+	switch {
+	case id.creds != nil:
+		if err := id.creds.Run(ctx); err != nil && ctx.Err() == nil {
+			id.log.Error("credentials are no longer refreshed", "error", err)
+		}
+	case id.config.Key != "":
+		id.mu.Lock()
+		first := id.key
+		id.mu.Unlock()
+		err := first.Watch(ctx, func(k *keyfile.Key, err error) {
+			if err != nil {
+				id.log.Error("the changed key is not used, the old one stays", "error", err)
+				return
+			}
+			for _, w := range k.Warnings() {
+				id.log.Warn(w)
+			}
+			id.setKey(k)
+			id.log.Info("key reloaded", "identity", id.name(), "notAfter", k.Leaf().NotAfter)
+			changed()
+		})
+		if err != nil && ctx.Err() == nil {
+			id.log.Error("the key's files are no longer watched", "error", err)
+		}
+	}
+}
+
+// sign is the proxy's last step. It is nil where the certificate authenticates.
+func (id *identity) sign() func(context.Context, *proxy.Request) (http.Header, error) {
+	if id.signer == nil {
+		return nil
+	}
+	return func(ctx context.Context, r *proxy.Request) (http.Header, error) {
+		h, err := id.signer.SignRequest(ctx, (*signer.Request)(r))
+		if err == nil {
+			id.signatures.Add(1)
+		}
+		return h, err
+	}
+}
+
+// hashesBody reports whether the signer binds the body.
+func (id *identity) hashesBody() bool {
+	b, ok := id.signer.(signer.BodyHasher)
+	return ok && b.HashesBody()
+}
+
+// refused shows a refusal to a signer that learns from it, and reports whether
+// the request is worth signing and sending once more.
+func (id *identity) refused() func(*http.Response, time.Duration) bool {
+	o, ok := id.signer.(signer.ResponseObserver)
+	if !ok {
+		return nil
+	}
+	return func(res *http.Response, took time.Duration) bool {
+		again := o.ObserveResponse(res.StatusCode, res.Header, time.Now().Add(-took))
+		if res.StatusCode == http.StatusUnauthorized && id.creds != nil && !again {
+			id.creds.Invalidate()
+		}
+		return again
+	}
+}
+
+func (id *identity) close() {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.key != nil {
+		_ = id.key.Close()
+	}
+}

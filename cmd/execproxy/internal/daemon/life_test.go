@@ -1,0 +1,150 @@
+package daemon
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/execproxy/execproxy/lockfile"
+)
+
+func ends(t *testing.T, ch <-chan cause, want cause) {
+	t.Helper()
+	select {
+	case got := <-ch:
+		if got != want {
+			t.Errorf("ended because %q, want %q", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("did not end; want %q", want)
+	}
+}
+
+func still(t *testing.T, ch <-chan cause) {
+	t.Helper()
+	select {
+	case got := <-ch:
+		t.Fatalf("ended because %q", got)
+	default:
+	}
+}
+
+func TestIdleEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ch := make(chan cause, 1)
+		l := newLife(time.Minute, func(c cause) { ch <- c })
+		defer l.close()
+		time.Sleep(59 * time.Second)
+		if !l.touch() {
+			t.Fatal("touch after the end")
+		}
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		still(t, ch)
+		l.add(1) // a connection holds the end off for as long as it is open
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		still(t, ch)
+		l.add(-1)
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		ends(t, ch, causeIdle)
+		if l.touch() {
+			t.Error("a proxy that is ending handed itself out")
+		}
+	})
+}
+
+func TestNoIdleEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ch := make(chan cause, 1)
+		l := newLife(0, func(c cause) { ch <- c })
+		defer l.close()
+		time.Sleep(1000 * time.Hour)
+		synctest.Wait()
+		still(t, ch)
+	})
+}
+
+func hold(t *testing.T) *lockfile.Lock {
+	t.Helper()
+	l, err := lockfile.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Three parents, one proxy: it ends after the last, however often each asked.
+func TestLastLockEnds(t *testing.T) {
+	ch := make(chan cause, 1)
+	l := newLife(time.Hour, func(c cause) { ch <- c })
+	defer l.close()
+	locks := []*lockfile.Lock{hold(t), hold(t), hold(t)}
+	for range 2 {
+		for _, k := range locks {
+			if err := l.register(k.Path()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := len(l.paths()); n != 3 {
+		t.Fatalf("%d locks registered, want 3", n)
+	}
+	for i, k := range locks {
+		still(t, ch)
+		if err := k.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		for len(l.paths()) != 2-i {
+			time.Sleep(time.Millisecond) // until the wake-up has been seen
+		}
+	}
+	ends(t, ch, causeLock)
+	if err := l.register(hold(t).Path()); err == nil {
+		t.Error("a lock was registered after the end")
+	}
+}
+
+func TestFreeLockIsRefused(t *testing.T) {
+	l := newLife(0, func(cause) { t.Error("ended") })
+	defer l.close()
+	k := hold(t)
+	path := k.Path()
+	if err := k.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.register(path); err == nil {
+		t.Error("a lock that is not there was registered")
+	}
+}
+
+func TestConnectionsAreCounted(t *testing.T) {
+	l := newLife(time.Hour, func(cause) {})
+	defer l.close()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := l.count(inner)
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := l.clients(); n != 1 {
+		t.Errorf("%d clients, want 1", n)
+	}
+	s.Close()
+	s.Close() // net/http closes twice
+	if n := l.clients(); n != 0 {
+		t.Errorf("%d clients after the end, want 0", n)
+	}
+}

@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+)
+
+// Signals turns SIGTERM and SIGINT into the end of a context, after which
+// requests may end, and a second one into hurry. SIGHUP has nothing to do:
+// files are re-read when they change.
+func Signals(parent context.Context) (ctx context.Context, hurry <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	again := make(chan struct{})
+	sig := make(chan os.Signal, 4)
+	signal.Ignore(hangup...)
+	signal.Notify(sig, syscall.SIGTERM, os.Interrupt)
+	done := make(chan struct{})
+	quit := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-sig:
+			cancel()
+		case <-quit:
+			return
+		}
+		select {
+		case <-sig:
+			close(again)
+		case <-quit:
+		}
+	}()
+	return ctx, again, func() { signal.Stop(sig); close(quit); <-done; cancel() }
+}
+
+// Serve runs a proxy in the foreground, on the listeners that the configuration
+// names.
+func Serve(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, ready func(*Daemon) error) error {
+	ctx, hurry, stop := Signals(ctx)
+	defer stop()
+	o := Options{
+		Life: lifeServe, Places: p, Environ: environ, Fixed: true, Patient: true,
+		Version: version, LogWriter: log, Hurry: hurry, Ready: ready,
+	}
+	o.ID = ID(c, environ, o.Life)
+	for _, l := range c.Listen {
+		a, err := config.ParseListen(l)
+		if err != nil {
+			return &config.FieldError{Field: "listen", Err: err}
+		}
+		if a.Network == "unix" {
+			o.Sockets = append(o.Sockets, a.Address)
+		} else {
+			o.Loopback = append(o.Loopback, a.Address)
+		}
+	}
+	if len(c.Listen) == 0 {
+		o.Sockets = []string{p.Socket(o.ID)}
+	}
+	log, shut, err := logWriter(c, log)
+	if err != nil {
+		return err
+	}
+	defer shut()
+	o.LogWriter = log
+	if c.LockFile != "" {
+		next := o.Ready
+		o.Ready = func(d *Daemon) error {
+			if err := d.life.register(c.LockFile); err != nil {
+				return err
+			}
+			return next(d)
+		}
+	}
+	return Run(ctx, c, o)
+}
+
+// Private runs a proxy for one client of ours: it begins with ready, and the end
+// of ctx cuts it.
+func Private(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, ready func(*Daemon) error) error {
+	if c.LogLevel == "" {
+		c.LogLevel = "warn" // standard error is the client's
+	}
+	log, shut, err := logWriter(c, log)
+	if err != nil {
+		return err
+	}
+	defer shut()
+	o := Options{
+		ID: fmt.Sprintf("run-%d", os.Getpid()), Life: lifeRun, Places: p, Environ: environ, Fixed: true, NoDrain: true,
+		Version: version, LogWriter: log, Ready: ready,
+	}
+	for _, l := range c.Listen {
+		a, err := config.ParseListen(l)
+		if err != nil {
+			return &config.FieldError{Field: "listen", Err: err}
+		}
+		o.Loopback = append(o.Loopback, a.Address)
+	}
+	return Run(ctx, c, o)
+}
+
+// Foreground is the plugin that becomes the proxy itself: it answers, lets go of
+// its standard streams, and serves until the parent's lock comes free.
+func Foreground(ctx context.Context, c *config.Config, p Places, environ []string, ask Ask, version string, answer func(*clientauthentication.Status) error) error {
+	if err := CloseInherited(); err != nil {
+		return fmt.Errorf("closing inherited descriptors: %w", err)
+	}
+	if err := probe(ask.LockFile); err != nil {
+		return err
+	}
+	ctx, hurry, stop := Signals(ctx)
+	defer stop()
+	// The identity's own name and this process's: every such proxy is its own.
+	id := fmt.Sprintf("%s-%d", ID(c, environ, lifeLock), os.Getpid())
+	log, err := openDaemonLog(c, p, id)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	return Run(ctx, c, Options{
+		ID: id, Life: lifeLock, Idle: c.IdleTimeout, Places: p, Environ: environ, Sockets: []string{p.Socket(id)},
+		Version: version, LogWriter: log, Hurry: hurry,
+		Ready: func(d *Daemon) error {
+			s, err := d.document(ask)
+			if err != nil {
+				return err
+			}
+			if err := answer(s); err != nil {
+				return fmt.Errorf("answering the client: %w", err)
+			}
+			return leaveStdio(log)
+		},
+	})
+}
+
+// logWriter is the configured log file, or the stream that a foreground process
+// logs to.
+func logWriter(c *config.Config, stream io.Writer) (io.Writer, func(), error) {
+	if c.LogFile == "" {
+		return stream, func() {}, nil
+	}
+	f, err := openLog(c.LogFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, func() { f.Close() }, nil
+}

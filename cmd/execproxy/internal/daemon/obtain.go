@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/lockfile"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+	"github.com/execproxy/execproxy/proxy/socket"
+)
+
+// startTimeout bounds a plugin: a client waits for it without any timeout of its
+// own. It is longer than one dial of the API server.
+const startTimeout = 30 * time.Second
+
+// Obtain answers for a detached proxy: the one that runs for this cluster and
+// identity, or else a new one. Starting is single-flight over all processes of
+// this user; losers wait for the winner's proxy.
+func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, ask Ask) (*clientauthentication.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := probe(ask.LockFile); err != nil {
+		return nil, err
+	}
+	life := lifeIdle
+	if ask.LockFile != "" {
+		life = lifeLock
+	}
+	id := ID(c, environ, life)
+	dir, err := socket.OpenDir(p.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	path := p.Socket(id)
+	if err := socket.CheckPath(controlPath(path)); err != nil {
+		return nil, fmt.Errorf("%w; set XDG_RUNTIME_DIR to a shorter directory", err)
+	}
+	ctl := newController(path)
+	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
+		return s, err
+	}
+	start, err := socket.Acquire(ctx, startPath(path))
+	if err != nil {
+		return nil, fmt.Errorf("waiting for another start of the proxy in %s: %w", dir.Path(), err)
+	}
+	defer start.Remove()
+	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
+		return s, err
+	}
+	if err := spawn(ctx, &order{ID: id, Life: life, Places: p, Config: c}); err != nil {
+		return nil, err
+	}
+	s, err := running(ctx, ctl, ask)
+	if errors.Is(err, errNobody) {
+		return nil, fmt.Errorf("the proxy ended right after its start; its log is %s", logPath(c, p, id))
+	}
+	return s, err
+}
+
+// probe refuses a lock that nobody holds, before anything is started for it.
+func probe(path string) error {
+	if path == "" {
+		return nil
+	}
+	l, err := lockfile.Open(path)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// running asks a running proxy for the document. errNobody: there is none, or it
+// is ending and a new one has to wait for it. A proxy that is only busy (a full
+// backlog) is asked again.
+func running(ctx context.Context, ctl *controller, ask Ask) (*clientauthentication.Status, error) {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		s, err := ctl.document(ctx, ask)
+		var r *refusal
+		switch {
+		case err == nil:
+			return s, nil
+		case errors.As(err, &r) && r.Stopping:
+			return nil, errNobody
+		case errors.As(err, &r), errors.Is(err, errNobody), !busy(err):
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the proxy at %s does not answer within %v; end it with `execproxy stop --all`: %w", ctl.path, startTimeout, ctx.Err())
+		case <-time.After(wait):
+		}
+	}
+}
+
+// busy reports a proxy that exists and could not take the connection.
+func busy(err error) bool {
+	var n net.Error
+	return errors.Is(err, errAgain) || errors.As(err, &n) && n.Timeout()
+}
+
+// Answer asks the proxy that serves at an API socket: `exec --socket`.
+func Answer(ctx context.Context, apiSocket string, ask Ask) (*clientauthentication.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := socket.CheckPath(controlPath(apiSocket)); err != nil {
+		return nil, err
+	}
+	s, err := running(ctx, newController(apiSocket), ask)
+	if errors.Is(err, errNobody) {
+		return nil, fmt.Errorf("no proxy serves at %s; start it with `execproxy serve --listen unix://%s`", apiSocket, apiSocket)
+	}
+	return s, err
+}

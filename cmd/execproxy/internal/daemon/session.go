@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+	"github.com/execproxy/execproxy/proxy/socket"
+)
+
+// Bounds of a document's expiry. It is all that makes a stock client-go run the
+// plugin again, a past one fails its first request, and a proxy that ended idle
+// before it would leave the client with nobody to talk to.
+const (
+	mostExpiry  = 4 * time.Minute
+	leastExpiry = 61 * time.Second
+)
+
+// A session is the two authorities of one proxy: its own, which makes the client
+// pair and the Unix socket's certificate and ends with the process, and this
+// user's stable one for loopback listeners.
+type session struct {
+	own    *socket.Authority
+	places Places
+
+	mu       sync.Mutex
+	loopback *socket.Authority // opened when first needed
+}
+
+func newSession(p Places) (*session, error) {
+	own, err := socket.NewAuthority(socket.AuthorityOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &session{own: own, places: p}, nil
+}
+
+// unixConfig is for names under which clients of the Unix socket verify it.
+func (s *session) unixConfig(names []string) *tls.Config {
+	return s.own.ServerConfig(names, s.own)
+}
+
+func (s *session) loopbackAuthority() (*socket.Authority, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loopback == nil {
+		a, err := openLoopbackAuthority(s.places)
+		if err != nil {
+			return nil, err
+		}
+		s.loopback = a
+	}
+	return s.loopback, nil
+}
+
+func (s *session) loopbackConfig() (*tls.Config, error) {
+	a, err := s.loopbackAuthority()
+	if err != nil {
+		return nil, err
+	}
+	return a.ServerConfig(nil, s.own), nil
+}
+
+func openLoopbackAuthority(p Places) (*socket.Authority, error) {
+	dir, err := socket.OpenDir(p.Authority())
+	if err != nil {
+		return nil, err
+	}
+	return socket.OpenAuthority(dir, socket.AuthorityOptions{})
+}
+
+// LoopbackAuthority is the PEM certificate of this user's loopback authority,
+// which is made when there is none.
+func LoopbackAuthority(p Places) ([]byte, error) {
+	a, err := openLoopbackAuthority(p)
+	if err != nil {
+		return nil, err
+	}
+	return a.CertificatePEM(), nil
+}
+
+// serverNames is what a client of the Unix socket may take the proxy for: the
+// API server under the name that the client verifies, or a loopback address
+// where its kubeconfig names one.
+func serverNames(c *config.Config) []string {
+	names := []string{"localhost", "127.0.0.1", "::1"}
+	add := func(name string) {
+		for _, n := range names {
+			if strings.EqualFold(n, name) {
+				return
+			}
+		}
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	if u, err := url.Parse(c.Server); err == nil {
+		add(u.Hostname())
+	}
+	add(c.TLSServerName)
+	return names
+}
+
+// document is what a plugin prints: the pair of this session and, for a client
+// that takes it, the socket. Asked again, it is the same to the byte.
+func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
+	if ask.Server != "" && ask.Server != d.config.Server {
+		return nil, &refusal{Message: "this proxy stands in front of " + d.config.Server + ", not of " + ask.Server + "; name its socket only for that cluster"}
+	}
+	if !d.life.touch() {
+		return nil, &refusal{Message: "the proxy is ending", Stopping: true}
+	}
+	s := &clientauthentication.Status{ExpirationTimestamp: time.Now().Add(d.expiry()).UTC().Truncate(time.Second)}
+	switch {
+	case ask.Loopback != "":
+		if err := d.loopbackFor(ask.Loopback); err != nil {
+			return nil, err
+		}
+	case len(d.opt.Sockets) == 0:
+		return nil, &refusal{Message: "this proxy has no Unix socket; start it with --listen unix:///PATH"}
+	default:
+		s.ProxyConfig = &clientauthentication.ProxyConfig{
+			URL: "unix://" + filepath.ToSlash(d.opt.Sockets[0]), CertificateAuthorityData: d.session.own.CertificatePEM(),
+		}
+	}
+	pair, err := d.session.own.ClientPair()
+	if err != nil {
+		return nil, err
+	}
+	s.ClientCertificateData, s.ClientKeyData = string(pair.CertificatePEM), string(pair.KeyPEM)
+	// Last: a lock is registered for a client that gets its answer.
+	if ask.LockFile != "" {
+		if err := d.life.register(ask.LockFile); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (d *Daemon) expiry() time.Duration {
+	e := mostExpiry
+	if d.opt.Idle > 0 {
+		e = min(e, d.opt.Idle*4/5)
+	}
+	return max(e, leastExpiry)
+}
+
+// loopbackFor serves the address that a client is going to call.
+func (d *Daemon) loopbackFor(addr string) error {
+	if d.opt.Fixed {
+		for _, u := range d.urls() {
+			if u == "https://"+addr {
+				return nil
+			}
+		}
+		return &refusal{Message: "this proxy does not listen at https://" + addr + " (it does at " + strings.Join(d.urls(), ", ") + "); correct the kubeconfig's server or the proxy's --listen"}
+	}
+	if _, port, _ := net.SplitHostPort(addr); port == "0" {
+		return &refusal{Message: "a client cannot call port 0; name the port in the kubeconfig's server"}
+	}
+	_, err := d.listenLoopback(addr)
+	return err
+}
+
+// LoopbackSession is what opens the loopback listeners: their authority's
+// certificate and the session's pair, in PEM.
+func (d *Daemon) LoopbackSession() (ca, cert, key []byte, err error) {
+	a, err := d.session.loopbackAuthority()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	pair, err := d.session.own.ClientPair()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return a.CertificatePEM(), pair.CertificatePEM, pair.KeyPEM, nil
+}
+
+func dirOf(path string) string { return filepath.Dir(path) }
+
+func cutScheme(url, scheme string) (string, bool) { return strings.CutPrefix(url, scheme) }

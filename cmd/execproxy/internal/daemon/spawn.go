@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
+	"github.com/execproxy/execproxy/proxy/socket"
+)
+
+// Command is the hidden command by which the plugin runs itself as the daemon.
+const Command = "daemon"
+
+// An order is what the plugin tells the daemon, over its standard input: the
+// command line is open to every user of the machine.
+type order struct {
+	ID     string
+	Life   string
+	Places Places
+	Config *config.Config
+}
+
+// A greeting is the daemon's one line back, over its standard output.
+type greeting struct {
+	Ready bool   `json:"ready,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// maxLog is the size from which a log is set aside when a daemon starts.
+const maxLog = 10 << 20
+
+func logPath(c *config.Config, p Places, id string) string {
+	if c.LogFile != "" {
+		return c.LogFile
+	}
+	return p.Log(id)
+}
+
+// openLog opens a daemon's log for appending, for this user alone.
+func openLog(path string) (*os.File, error) {
+	if fi, err := os.Lstat(path); err == nil {
+		if !fi.Mode().IsRegular() && fi.Mode()&os.ModeCharDevice == 0 {
+			return nil, fmt.Errorf("log file %s is not a regular file; name another with --log-file", path)
+		}
+		if fi.Size() > maxLog {
+			_ = os.Rename(path, path+".1") // an old log that stays is only large
+		}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the log: %w; name another with --log-file", err)
+	}
+	return f, nil
+}
+
+// openDaemonLog opens the log of a daemon, in the state directory where the
+// configuration names none.
+func openDaemonLog(c *config.Config, p Places, id string) (*os.File, error) {
+	path := logPath(c, p, id)
+	if c.LogFile == "" {
+		if _, err := socket.OpenDir(filepath.Dir(path)); err != nil {
+			return nil, err
+		}
+	}
+	return openLog(path)
+}
+
+// spawn starts the daemon and returns once its listeners accept, or with its own
+// words about why they do not.
+func spawn(ctx context.Context, o *order) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the execproxy binary: %w", err)
+	}
+	log, err := openDaemonLog(o.Config, o.Places, o.ID)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	data, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	// What we inherited, the parent's lock first of all, must not live on in the
+	// daemon: it would never come free.
+	if err := shutInherited(); err != nil {
+		return fmt.Errorf("closing inherited descriptors: %w", err)
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd := exec.Command(exe, Command)
+	cmd.Dir = string(filepath.Separator)
+	cmd.Env = without(os.Environ(), clientauthentication.InfoVariable)
+	cmd.Stdin = bytes.NewReader(data)
+	cmd.Stdout = in
+	cmd.Stderr = log
+	cmd.SysProcAttr = detached()
+	if err := cmd.Start(); err != nil {
+		in.Close()
+		return fmt.Errorf("starting the proxy: %w", err)
+	}
+	in.Close()
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }() // ends with the daemon, or with this process
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill(); out.Close() })
+	line, err := bufio.NewReader(io.LimitReader(out, 64<<10)).ReadBytes('\n')
+	if !stop() {
+		return fmt.Errorf("the proxy was not ready within %v; its log is %s", startTimeout, log.Name())
+	}
+	var g greeting
+	switch {
+	case err != nil || json.Unmarshal(line, &g) != nil:
+		return fmt.Errorf("the proxy ended before it was ready (%v); its log is %s", <-exited, log.Name())
+	case !g.Ready:
+		return errors.New(g.Error)
+	}
+	return nil
+}
+
+// without is environ less one variable.
+func without(environ []string, name string) []string {
+	out := make([]string, 0, len(environ))
+	for _, e := range environ {
+		if !strings.HasPrefix(e, name+"=") {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Detached is the daemon's process: it reads its order, runs, and tells the
+// plugin over out how that went. Standard input and output are let go at that
+// moment, so that nobody ever waits for a daemon's pipe to close.
+func Detached(ctx context.Context, in io.Reader, out *os.File, version string) error {
+	var o order
+	if err := json.NewDecoder(in).Decode(&o); err != nil || o.Config == nil {
+		return fmt.Errorf("%q is execproxy's own way to start its daemon; run `execproxy serve` for a proxy in the foreground", Command)
+	}
+	greet := func(g greeting) error {
+		data, err := json.Marshal(g)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(append(data, '\n'))
+		if e := nullStdio(); err == nil {
+			err = e
+		}
+		return err
+	}
+	ctx, hurry, stop := Signals(ctx)
+	defer stop()
+	err := Run(ctx, o.Config, Options{
+		ID: o.ID, Life: o.Life, Idle: o.Config.IdleTimeout, Places: o.Places, Environ: os.Environ(),
+		Sockets: []string{o.Places.Socket(o.ID)}, Version: version, LogWriter: os.Stderr, Hurry: hurry,
+		Ready: func(*Daemon) error { return greet(greeting{Ready: true}) },
+	})
+	var early *StartError
+	if errors.As(err, &early) {
+		return errors.Join(err, greet(greeting{Error: err.Error()}))
+	}
+	return err
+}

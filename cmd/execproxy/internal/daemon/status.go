@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/execproxy/execproxy/proxy/socket"
+)
+
+// status tells of this proxy.
+func (d *Daemon) status() Status {
+	up, px := d.upstream.Stats(), d.proxy.Stats()
+	s := Status{
+		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
+		Server: d.config.Server, Auth: d.config.Auth, Identity: d.id.name(), Socket: d.opt.Places.Socket(d.opt.ID),
+		Listeners: d.urls(), Life: d.opt.Life, Locks: d.life.paths(), Clients: d.life.clients(),
+		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: d.id.signatures.Load() + up.Signatures,
+		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
+		CertificateNotAfter: d.id.notAfter(),
+	}
+	d.mu.Lock()
+	s.Warnings = slices.Clone(d.warnings)
+	d.mu.Unlock()
+	return s
+}
+
+// Running asks every proxy of this user for its status. One that ended without
+// its socket being removed, or ends meanwhile, is not running.
+func Running(ctx context.Context, p Places) []Status {
+	if _, err := os.Lstat(p.Runtime); err != nil {
+		return nil // nothing was ever started here
+	}
+	paths, err := filepath.Glob(filepath.Join(globEscape(p.Runtime), "*.sock.ctl"))
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	found := make([]*Status, len(paths))
+	var all sync.WaitGroup
+	for i, path := range paths {
+		all.Go(func() {
+			var s Status
+			if newController(strings.TrimSuffix(path, ".ctl")).call(ctx, http.MethodGet, pathStatus, nil, &s) == nil {
+				found[i] = &s
+			}
+		})
+	}
+	all.Wait()
+	var out []Status
+	for _, s := range found {
+		if s != nil {
+			out = append(out, *s)
+		}
+	}
+	return out
+}
+
+// globEscape keeps a directory's own characters from being a pattern.
+func globEscape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}
+
+// Stop ends a proxy and returns once it is gone: it keeps the lock of its life
+// until then.
+func Stop(ctx context.Context, p Places, s Status) error {
+	path := p.Socket(s.ID)
+	err := newController(path).call(ctx, http.MethodPost, pathStop, nil, &struct{}{})
+	if err != nil && !errors.Is(err, errNobody) {
+		return fmt.Errorf("stopping proxy %s: %w", s.ID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	lock, err := socket.Acquire(ctx, lifePath(path))
+	if err != nil {
+		return fmt.Errorf("proxy %s (pid %d) was asked to end and has not within a minute; kill it: %w", s.ID, s.PID, err)
+	}
+	return lock.Remove()
+}

@@ -1,0 +1,76 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// headerTime bounds the TLS handshake and the header of an HTTP/1.1 request.
+	headerTime = 10 * time.Second
+	// idleTime is longer than client-go's 90 s, so that it is the client that
+	// closes, and never in the moment in which it sends a request.
+	idleTime = 3 * time.Minute
+	// maxHeader is kube-apiserver's own limit; a request line with ten thousand
+	// query parameters must fit.
+	maxHeader = 1 << 20
+
+	maxStreams       = 1000           // per HTTP/2 connection
+	streamWindow     = 256 << 10      // unread bytes per upload
+	connectionWindow = 4<<20 - 64<<10 // unread bytes per connection; net/http wants less than 4 MiB
+)
+
+// NewServer gives the server for a listener of ours, with the limits that keep
+// one client from starving the others: the TLS handshake and a request's
+// header have to come within 10 s, a header has at most 1 MiB (431), an HTTP/2
+// connection has at most 1000 streams and bounded windows. There is no limit
+// on the time of a request or of a response: watches and logs live for hours.
+//
+// HTTP/2 needs TLS and "h2" in the NextProtos of the listener's tls.Config;
+// ServeTLS sees to it. A half-sent HTTP/2 header block is cut by the idle
+// timeout of 3 minutes.
+func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		Protocols:         protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReceiveBufferPerConnection: connectionWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+		},
+		// OPTIONS * would be answered by net/http, before our checks.
+		DisableGeneralOptionsHandler: true,
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, waitersKey{}, new(atomic.Int32))
+		},
+		ErrorLog: log.New(&serverLog{logger}, "", 0),
+	}
+}
+
+// serverLog passes net/http's own lines on. Clients that hang up during the
+// handshake are everyday.
+type serverLog struct{ to *slog.Logger }
+
+func (l *serverLog) Write(line []byte) (int, error) {
+	level := slog.LevelWarn
+	if bytes.HasPrefix(line, []byte("http: TLS handshake error")) {
+		level = slog.LevelDebug
+	}
+	l.to.LogAttrs(context.Background(), level, "http server", slog.String("error", string(bytes.TrimSpace(line))))
+	return len(line), nil
+}
