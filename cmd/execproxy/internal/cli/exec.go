@@ -18,11 +18,12 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	info := &clientauthentication.ExecCredential{APIVersion: clientauthentication.V1, Kind: clientauthentication.Kind}
-	raw, told := w.lookup(clientauthentication.InfoVariable)
+	raw := w.getenv(clientauthentication.InfoVariable)
+	told := raw != ""
 	if told {
 		var err error
 		if info, err = clientauthentication.DecodeInfo([]byte(raw)); err != nil {
-			return err
+			return fmt.Errorf("%w; the client sets it: use the kubeconfig that `execproxy kubeconfig` prints", err)
 		}
 	}
 	var extension []byte

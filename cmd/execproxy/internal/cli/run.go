@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/term"
@@ -55,10 +56,13 @@ func runRun(ctx context.Context, w *world, o *options) error {
 		child.Args[0] = o.operands[0]
 		child.Stdin, child.Stdout, child.Stderr = w.stdin, w.stdout, w.stderr
 		child.Env = append(childEnviron(w.environ), "KUBECONFIG="+file)
+		// Before the child is there: a signal that comes now is the child's too.
+		forward, stop := catchSignals()
 		if err := child.Start(); err != nil {
+			stop()
 			return fmt.Errorf("starting %s: %w", o.operands[0], err)
 		}
-		stop := forwardSignals(child.Process)
+		forward(child.Process)
 		d.Go(func() {
 			defer cancel()
 			defer stop()
@@ -110,9 +114,10 @@ func exitCode(err error, s *os.ProcessState) int {
 	return exitFailure
 }
 
-// forwardSignals passes on what is sent to us. What a terminal sends, it sends
-// to the child as well, so those are only kept from ending us.
-func forwardSignals(p *os.Process) (stop func()) {
+// catchSignals takes the signals that are the child's. They are passed on once
+// forward has named it. What a terminal sends, it sends to the child as well, so
+// those are only kept from ending us.
+func catchSignals() (forward func(*os.Process), stop func()) {
 	fromTerminal := map[os.Signal]bool{}
 	if term.IsTerminal(int(os.Stdin.Fd())) {
 		fromTerminal[os.Interrupt] = true
@@ -120,16 +125,17 @@ func forwardSignals(p *os.Process) (stop func()) {
 	}
 	ch := make(chan os.Signal, 8)
 	signal.Notify(ch, forwarded...)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for sig := range ch {
-			if !fromTerminal[sig] {
-				if err := p.Signal(sig); errors.Is(err, os.ErrProcessDone) {
-					return
+	var relay sync.WaitGroup
+	forward = func(p *os.Process) {
+		relay.Go(func() {
+			for sig := range ch {
+				if !fromTerminal[sig] {
+					if err := p.Signal(sig); errors.Is(err, os.ErrProcessDone) {
+						return
+					}
 				}
 			}
-		}
-	}()
-	return func() { signal.Stop(ch); close(ch); <-done }
+		})
+	}
+	return forward, func() { signal.Stop(ch); close(ch); relay.Wait() }
 }

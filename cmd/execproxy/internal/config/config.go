@@ -159,7 +159,7 @@ func Load(s Sources) (*Config, error) {
 // Complete fills in defaults and checks what was said for contradictions.
 func (c *Config) Complete() error {
 	if c.Server == "" {
-		return &FieldError{"", "server", errors.New("no API server named; set --server, EXECPROXY_SERVER, or upstream.server in the kubeconfig's exec extension (`execproxy kubeconfig` writes it)")}
+		return &FieldError{"", "server", errors.New("no API server named; set --server, EXECPROXY_SERVER, or upstream.server in the kubeconfig's exec extension (`execproxy kubeconfig` writes it, and sets provideClusterInfo: true, without which no plugin sees it)")}
 	}
 	if err := c.checkCluster(); err != nil {
 		return err
@@ -325,7 +325,7 @@ func (c *Config) applyFile(path string) error {
 	source := "file " + path
 	data, err := readSmall(path)
 	if err != nil {
-		return fmt.Errorf("reading configuration: %w", err)
+		return fmt.Errorf("reading the configuration: %w; correct --config, EXECPROXY_CONFIG or the exec extension's config", err)
 	}
 	doc, err := decodeYAML(data)
 	if err != nil {

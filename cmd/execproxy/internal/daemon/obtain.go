@@ -37,7 +37,7 @@ func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, a
 	}
 	path := p.Socket(id)
 	if err := socket.CheckPath(controlPath(path)); err != nil {
-		return nil, fmt.Errorf("%w; set XDG_RUNTIME_DIR to a shorter directory", err)
+		return nil, err
 	}
 	ctl := newController(path)
 	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
@@ -51,7 +51,7 @@ func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, a
 	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
 		return s, err
 	}
-	if err := spawn(ctx, &order{ID: id, Life: life, Places: p, Config: c}); err != nil {
+	if err := spawn(ctx, &order{ID: id, Life: life, Places: p, Config: c, Ask: ask}); err != nil {
 		return nil, err
 	}
 	s, err := running(ctx, ctl, ask)

@@ -28,6 +28,7 @@ type order struct {
 	Life   string
 	Places Places
 	Config *config.Config
+	Ask    Ask // the first caller's: a proxy that cannot serve it does not start
 }
 
 // A greeting is the daemon's one line back, over its standard output.
@@ -165,7 +166,12 @@ func Detached(ctx context.Context, in io.Reader, out *os.File, version string) e
 	err := Run(ctx, o.Config, Options{
 		ID: o.ID, Life: o.Life, Idle: o.Config.IdleTimeout, Places: o.Places, Environ: os.Environ(),
 		Sockets: []string{o.Places.Socket(o.ID)}, Version: version, LogWriter: os.Stderr, Hurry: hurry,
-		Ready: func(*Daemon) error { return greet(greeting{Ready: true}) },
+		Ready: func(d *Daemon) error {
+			if _, err := d.document(o.Ask); err != nil {
+				return err
+			}
+			return greet(greeting{Ready: true})
+		},
 	})
 	var early *StartError
 	if errors.As(err, &early) {
