@@ -67,7 +67,7 @@ func TestBare(t *testing.T) {
 	t.Parallel()
 	h, u := newHome(t), newUpstream(t)
 	p := h.jane(u)
-	cmd := h.command(suite.bin)
+	cmd := h.command(h.bin)
 	cmd.Env = append(cmd.Env, "KUBERNETES_EXEC_INFO="+p.info())
 	d := decode(t, h.do(cmd).ok(t))
 	get(t, d.client(t, u.url), u.url+"/version")

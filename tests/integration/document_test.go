@@ -86,7 +86,7 @@ func (p plugin) info() string {
 // exec runs the plugin as a client does and returns what became of it.
 func (h *home) exec(p plugin) result {
 	h.t.Helper()
-	cmd := h.command(append([]string{suite.bin, "exec"}, p.args...)...)
+	cmd := h.command(append([]string{h.bin, "exec"}, p.args...)...)
 	cmd.Env = append(cmd.Env, "KUBERNETES_EXEC_INFO="+p.info())
 	return h.do(cmd)
 }

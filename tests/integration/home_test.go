@@ -34,6 +34,7 @@ const patience = 30 * time.Second
 type home struct {
 	t   *testing.T
 	dir string
+	bin string // the program under test, by a name that tells its processes from other tests'
 	uid int // of the programs run in it; -1: our own
 	env map[string]string
 
@@ -53,6 +54,8 @@ func newHomeFor(t *testing.T, uid int) *home {
 			must(t, os.Chown(h.path(d), uid, uid))
 		}
 	}
+	h.bin = h.path(filepath.Base(suite.bin))
+	must(t, os.Link(suite.bin, h.bin))
 	h.env = map[string]string{
 		"PATH": os.Getenv("PATH"), "HOME": h.path("home"), "TMPDIR": h.path("tmp"),
 		"XDG_RUNTIME_DIR": h.path("r"), "XDG_STATE_HOME": h.path("state"),
@@ -96,7 +99,7 @@ func (h *home) user(name string, groups ...string) (cert, key string) {
 // nothing is left then.
 func (h *home) clean() {
 	if len(processes(h.dir)) > 0 || len(h.remains()) > 0 {
-		if r := h.run(suite.bin, "stop", "--all"); r.code != 0 {
+		if r := h.run(h.bin, "stop", "--all"); r.code != 0 {
 			h.t.Errorf("execproxy stop --all: %s", r)
 		}
 	}
@@ -218,7 +221,7 @@ func exitCode(t *testing.T, err error) int {
 // execproxy runs the program under test.
 func (h *home) execproxy(args ...string) result {
 	h.t.Helper()
-	return h.run(append([]string{suite.bin}, args...)...)
+	return h.run(append([]string{h.bin}, args...)...)
 }
 
 // kubectl runs kubectl with a kubeconfig.
@@ -322,8 +325,9 @@ func (h *home) proxy() proxyStatus {
 	return s[0]
 }
 
-// processes returns the processes of the program under test (with a part of
-// their environment that names dir, unless it is empty).
+// processes returns the processes of the program under test that were started
+// below dir. It goes by their command lines: the rest a daemon hides from a user
+// that is not root.
 func processes(dir string) map[int]string {
 	found := map[int]string{}
 	entries, _ := os.ReadDir("/proc")
@@ -332,14 +336,9 @@ func processes(dir string) map[int]string {
 		if err != nil {
 			continue
 		}
-		// A daemon hides all but its command line from a user that is not root.
-		exe, _ := os.Readlink("/proc/" + e.Name() + "/exe")
 		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if exe != suite.bin && exe != suite.bin+" (deleted)" && !bytes.HasPrefix(line, []byte(suite.bin+"\x00")) {
-			continue
-		}
-		environ, err := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if dir != "" && err == nil && !bytes.Contains(environ, []byte("="+dir+"/")) {
+		program, _, _ := bytes.Cut(line, []byte{0})
+		if !bytes.HasPrefix(program, []byte(dir+"/")) || filepath.Base(string(program)) != filepath.Base(suite.bin) {
 			continue
 		}
 		if stat, err := os.ReadFile("/proc/" + e.Name() + "/stat"); err != nil || bytes.Contains(stat, []byte(") Z ")) {

@@ -40,7 +40,7 @@ users:
 func (h *home) proxied(args ...string) string {
 	h.t.Helper()
 	listen := fmt.Sprintf("https://127.0.0.1:%d", freePort(h.t))
-	out := h.execproxy(append([]string{"kubeconfig", "--command", suite.bin, "--listen", listen}, args...)...).ok(h.t)
+	out := h.execproxy(append([]string{"kubeconfig", "--command", h.bin, "--listen", listen}, args...)...).ok(h.t)
 	return h.file("proxied.kubeconfig", out)
 }
 
@@ -137,11 +137,11 @@ func TestKubeconfig(t *testing.T) {
 	plain := h.kubeconfig("plain", suite.cluster.API.URL, cert, key)
 	before, err := os.ReadFile(plain)
 	must(t, err)
-	first := h.execproxy("kubeconfig", "--kubeconfig", plain, "--context", "work", "--command", suite.bin)
+	first := h.execproxy("kubeconfig", "--kubeconfig", plain, "--context", "work", "--command", h.bin)
 	if first.ok(t); first.stderr != "" {
 		t.Errorf("stderr: %s", first.stderr)
 	}
-	if again := h.execproxy("kubeconfig", "--kubeconfig", plain, "--context", "work", "--command", suite.bin); again.stdout != first.stdout {
+	if again := h.execproxy("kubeconfig", "--kubeconfig", plain, "--context", "work", "--command", h.bin); again.stdout != first.stdout {
 		t.Errorf("the second time it prints something else:\n%s\n%s", first.stdout, again.stdout)
 	}
 	if after, _ := os.ReadFile(plain); string(after) != string(before) {
@@ -160,7 +160,7 @@ func TestKubeconfig(t *testing.T) {
 	if poolOf(cluster.CertificateAuthorityData).Equal(poolOf(nil)) || cluster.Extensions["client.authentication.k8s.io/exec"] == nil {
 		t.Errorf("cluster without CA or extension: %s", first.stdout)
 	}
-	if e := user.Exec; e == nil || e.Command != suite.bin || !e.ProvideClusterInfo || len(e.Args) != 1 || e.Args[0] != "exec" || e.InstallHint == "" {
+	if e := user.Exec; e == nil || e.Command != h.bin || !e.ProvideClusterInfo || len(e.Args) != 1 || e.Args[0] != "exec" || e.InstallHint == "" {
 		t.Errorf("user: %+v", user.Exec)
 	}
 	if len(user.ClientKeyData) > 0 || user.Token != "" || user.ClientKey != "" {
@@ -254,7 +254,7 @@ func TestRunForwardsSignals(t *testing.T) {
 	cert, key := h.user("jane", "dev")
 	plain := h.kubeconfig("plain", suite.cluster.API.URL, cert, key)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-		b := h.start(suite.bin, "run", "--kubeconfig", plain, "--", "sh", "-c",
+		b := h.start(h.bin, "run", "--kubeconfig", plain, "--", "sh", "-c",
 			`trap 'echo caught; exit 9' TERM INT HUP; echo waiting; while :; do sleep 0.05; done`)
 		b.stdout.await(t, "waiting\n")
 		must(t, b.cmd.Process.Signal(s)) // to execproxy alone, not to its group

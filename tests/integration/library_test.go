@@ -46,7 +46,7 @@ func (h *home) libraryRole(server string, ca []byte, config object) clientRole {
 	h.t.Helper()
 	raw, err := json.Marshal(config)
 	must(h.t, err)
-	return clientRole{Command: suite.bin, Server: server, CA: ca, Config: raw}
+	return clientRole{Command: h.bin, Server: server, CA: ca, Config: raw}
 }
 
 // library opens a client of our library in this process, but in this home.

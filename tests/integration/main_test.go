@@ -178,7 +178,7 @@ func adminClientset(url string) (*kubernetes.Clientset, error) {
 // leftovers looks for anything of execproxy that outlived the tests.
 func leftovers() error {
 	var errs []error
-	for pid, what := range processes("") {
+	for pid, what := range processes(suite.dir) {
 		errs = append(errs, fmt.Errorf("process %d: %s", pid, what))
 	}
 	err := filepath.WalkDir(suite.dir, func(path string, d os.DirEntry, err error) error {

@@ -30,7 +30,7 @@ type server struct {
 func (h *home) serve(args ...string) *server {
 	h.t.Helper()
 	s := &server{kubeconfig: h.path("serve.kubeconfig"), listen: fmt.Sprintf("https://127.0.0.1:%d", freePort(h.t))}
-	s.background = h.start(append([]string{suite.bin, "serve", "--listen", s.listen, "--kubeconfig-out", s.kubeconfig}, args...)...)
+	s.background = h.start(append([]string{h.bin, "serve", "--listen", s.listen, "--kubeconfig-out", s.kubeconfig}, args...)...)
 	eventually(h.t, patience, func() error {
 		select {
 		case <-s.done:
@@ -117,7 +117,7 @@ func TestServeRandomPort(t *testing.T) {
 	h, u := newHome(t), newUpstream(t)
 	cert, key := h.user("jane", "dev")
 	out := h.path("out")
-	b := h.start(append([]string{suite.bin, "serve", "--listen", "https://127.0.0.1:0", "--kubeconfig-out", out}, upstreamFlags(u.url, cert, key)...)...)
+	b := h.start(append([]string{h.bin, "serve", "--listen", "https://127.0.0.1:0", "--kubeconfig-out", out}, upstreamFlags(u.url, cert, key)...)...)
 	eventually(t, patience, func() error { _, err := os.Stat(out); return err })
 	s := &server{background: b, kubeconfig: out}
 	config, err := clientcmd.BuildConfigFromFlags("", out)

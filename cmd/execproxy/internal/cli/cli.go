@@ -70,15 +70,14 @@ type command struct {
 
 // options are the flags that only single commands have.
 type options struct {
-	command     *command
-	set         *pflag.FlagSet
-	operands    []string
-	kubeconfig  string
-	context     string
-	executable  string
-	output      string
-	all         bool
-	allContexts bool
+	command    *command
+	set        *pflag.FlagSet
+	operands   []string
+	kubeconfig string
+	context    string
+	executable string
+	output     string
+	all        bool
 }
 
 // A usageError is wrong usage: exit 2.

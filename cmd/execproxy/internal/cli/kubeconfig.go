@@ -103,8 +103,11 @@ func printable(c *config.Config) error {
 // listenAddress is the loopback address that was asked for, or one that stays
 // the same for this user, cluster and identity as long as nobody else has it.
 func listenAddress(c *config.Config, p daemon.Places) (string, error) {
-	for _, l := range c.Listen {
-		a, err := config.ParseListen(l)
+	if len(c.Listen) > 1 {
+		return "", &config.FieldError{Field: "listen", Err: errors.New("a kubeconfig names one address; say it once")}
+	}
+	if len(c.Listen) == 1 {
+		a, err := config.ParseListen(c.Listen[0])
 		if err != nil {
 			return "", &config.FieldError{Field: "listen", Err: err}
 		}
