@@ -85,6 +85,7 @@ cover: ## coverage of the unit tests, cover.html
 clean: ## what make built here; ~/.cache stays
 	rm -rf bin cover.out cover.html
 
-docs: build ## the README's table of flags, from the command table
+docs: build ## the README's table of flags and the manual page, from the command table
 	@{ sed '/<!-- flags:begin -->/q' README.md; echo; $(BIN) docs flags; echo; sed -n '/<!-- flags:end -->/,$$p' README.md; } > README.md.new
 	@mv README.md.new README.md
+	$(BIN) docs man > docs/execproxy.1

@@ -10,10 +10,10 @@ import (
 )
 
 // Copy buffers. A stream that is idle holds the small one: ten thousand idle
-// watches would pin 320 MB of large ones.
+// watches would pin over a gigabyte of large ones.
 const (
 	smallBuffer = 4 << 10
-	largeBuffer = 32 << 10
+	largeBuffer = 128 << 10
 )
 
 // buffers are the pools of copy buffers of one Proxy.

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -86,6 +87,7 @@ type Config struct {
 	DrainTimeout         time.Duration `json:"drainTimeout,omitempty"`
 	ForeignAuthorization string        `json:"foreignAuthorization,omitempty"`
 	KubeconfigOut        string        `json:"kubeconfigOut,omitempty"`
+	MetricsAddress       string        `json:"metricsAddress,omitempty"`
 	LogLevel             string        `json:"logLevel,omitempty"`
 	LogFile              string        `json:"logFile,omitempty"`
 	LogFormat            string        `json:"logFormat,omitempty"`
@@ -183,6 +185,11 @@ func (c *Config) Complete() error {
 	for _, l := range c.Listen {
 		if _, err := ParseListen(l); err != nil {
 			return &FieldError{"", "listen", err}
+		}
+	}
+	if c.MetricsAddress != "" {
+		if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {
+			return &FieldError{"", "metrics-address", fmt.Errorf("%q is not HOST:PORT, like 127.0.0.1:9090", c.MetricsAddress)}
 		}
 	}
 	return c.checkLog()

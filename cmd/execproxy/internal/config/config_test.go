@@ -151,6 +151,7 @@ func TestComplete(t *testing.T) {
 		{"policy", with(on(mtls), func(c *Config) { c.ForeignAuthorization = "maybe" }), []string{"foreign-authorization", "passthrough"}},
 		{"listen to the world", with(on(mtls), func(c *Config) { c.Listen = []string{"https://0.0.0.0:1"} }), []string{"listen", "loopback"}},
 		{"relative socket", with(on(mtls), func(c *Config) { c.Listen = []string{"unix://a/b"} }), []string{"listen", "absolute"}},
+		{"metrics address", with(on(mtls), func(c *Config) { c.MetricsAddress = "9090" }), []string{"metrics-address", "HOST:PORT"}},
 		{"log level", with(on(mtls), func(c *Config) { c.LogLevel = "loud" }), []string{"log-level", "debug"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -182,7 +183,7 @@ func TestExtensionRoundTrip(t *testing.T) {
 			AWSRoleARN: "a", AWSExternalID: "e", UnsignedPayload: true, SignTarget: true,
 		},
 		Listen: []string{"https://127.0.0.1:1"}, ForeignAuthorization: Passthrough,
-		IdleTimeout: time.Minute, DrainTimeout: time.Second, LogLevel: "debug", LogFile: "/l", LogFormat: "json",
+		IdleTimeout: time.Minute, DrainTimeout: time.Second, MetricsAddress: "127.0.0.1:1", LogLevel: "debug", LogFile: "/l", LogFormat: "json",
 	}
 	data, err := json.Marshal(want.Extension())
 	if err != nil {

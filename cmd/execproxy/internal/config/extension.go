@@ -53,6 +53,7 @@ func (c *Config) Extension() map[string]any {
 	}
 	span("idleTimeout", c.IdleTimeout, DefaultIdleTimeout)
 	span("drainTimeout", c.DrainTimeout, DefaultDrainTimeout)
+	text(doc, "metricsAddress", c.MetricsAddress)
 	text(doc, "logLevel", c.LogLevel)
 	text(doc, "logFile", c.LogFile)
 	text(doc, "logFormat", c.LogFormat)

@@ -172,6 +172,7 @@ var Fields = []*Field{
 	{Flag: "foreign-authorization", Arg: "POLICY", Group: GroupPolicy, Usage: "requests with an Authorization of their own: reject (default), or passthrough without our identity", set: text(func(c *Config) *string { return &c.ForeignAuthorization })},
 
 	{Flag: "config", Arg: "FILE", Group: GroupFile, noFile: true, Usage: "YAML, apiVersion execproxy.io/v1alpha1, kind ProxyConfiguration", set: text(func(c *Config) *string { return &c.File })},
+	{Flag: "metrics-address", Arg: "HOST:PORT", Group: GroupLog, Usage: "serve Prometheus metrics here, at /metrics; without it nowhere", set: text(func(c *Config) *string { return &c.MetricsAddress })},
 	{Flag: "log-level", Arg: "LEVEL", Group: GroupLog, Usage: "debug, info, warn or error (default info)", set: text(func(c *Config) *string { return &c.LogLevel })},
 	{Flag: "log-file", Arg: "FILE", Group: GroupLog, Path: true, Usage: "where to log; without it stderr, or the state directory for a daemon", set: text(func(c *Config) *string { return &c.LogFile })},
 	{Flag: "log-format", Arg: "FORMAT", Group: GroupLog, Usage: "text or json (default text)", set: text(func(c *Config) *string { return &c.LogFormat })},

@@ -152,6 +152,11 @@ func (d *Daemon) start(ctx, work context.Context) error {
 			return err
 		}
 	}
+	if addr := d.config.MetricsAddress; addr != "" {
+		if err := d.listenMetrics(addr); err != nil {
+			return err
+		}
+	}
 	d.Go(func() { d.id.watch(work, d.rotate) })
 	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", d.id.name(), "listen", d.urls())
 	if d.opt.Ready != nil {

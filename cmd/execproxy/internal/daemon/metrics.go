@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// writeMetrics writes this proxy's figures in Prometheus' text format.
+func (d *Daemon) writeMetrics(w io.Writer) {
+	px, up := d.proxy.Stats(), d.upstream.Stats()
+	count := func(name string, v uint64) { metrics.WriteCounterUint64(w, "execproxy_"+name, v) }
+	gauge := func(name string, v float64) { metrics.WriteGaugeFloat64(w, "execproxy_"+name, v) }
+
+	count("requests_total", px.Requests)
+	gauge("requests_in_flight", float64(px.InFlight))
+	count("requests_retried_total", px.Retries+up.Retries)
+	count("responses_truncated_total", px.Truncated)
+	count("upgrades_total", px.Upgrades)
+	for _, reason := range slices.Sorted(maps.Keys(px.Errors)) {
+		count(fmt.Sprintf("errors_total{reason=%q}", reason), px.Errors[reason])
+	}
+	gauge("client_connections", float64(d.life.clients()))
+	count("signatures_total", d.id.signatures.Load()+up.Signatures)
+	count("upstream_dials_total", up.Dials)
+	count("upstream_dial_errors_total", up.DialErrors)
+	count(`upstream_handshakes_total{kind="full"}`, up.FullHandshakes)
+	count(`upstream_handshakes_total{kind="resumed"}`, up.ResumedHandshakes)
+	count("upstream_goaways_total", up.GoAways)
+	count("upstream_dead_peers_total", up.DeadPeers)
+	gauge("key_generation", float64(up.Generation))
+	if t := d.id.notAfter(); t != nil {
+		gauge("certificate_not_after_seconds", float64(t.Unix()))
+	}
+	metrics.WriteProcessMetrics(w)
+}
+
+// listenMetrics serves Prometheus on an address of its own: every path of the
+// API listeners belongs to the API server.
+func (d *Daemon) listenMetrics(addr string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("metrics-address %s: %w; name a free one", addr, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		d.writeMetrics(w)
+	})
+	l := &listener{addr: ln.Addr().String(), server: &http.Server{
+		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
+		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+	}}
+	d.add(l)
+	d.serve(l, ln)
+	d.log.Info("metrics", "address", "http://"+l.addr+"/metrics")
+	return nil
+}
