@@ -33,6 +33,14 @@ func needRoot(t *testing.T) {
 	}
 }
 
+// commonUser is one who is not root: nobody, or whoever runs the tests.
+func commonUser() int {
+	if os.Getuid() == 0 {
+		return nobody
+	}
+	return -1
+}
+
 // refused checks how a failure is told: nothing on stdout, one line on stderr
 // that contains all of the words, and the exit code.
 func refused(t *testing.T, r result, code int, words ...string) {
@@ -337,8 +345,7 @@ func TestBadServe(t *testing.T) {
 // TestUnreadableKey: as a user who may not read it.
 func TestUnreadableKey(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
-	h := newHomeFor(t, nobody)
+	h := newHomeFor(t, commonUser())
 	cert, key := h.user("jane", "dev")
 	must(t, os.Chmod(key, 0))
 	refused(t, h.exec(plugin{server: suite.cluster.API.URL, ca: suite.cluster.CA.PEM, config: mtls(cert, key), lock: h.lock()}), 1, key, "chmod")

@@ -35,7 +35,7 @@ type home struct {
 	t   *testing.T
 	dir string
 	bin string // the program under test, by a name that tells its processes from other tests'
-	uid int // of the programs run in it; -1: our own
+	uid int    // of the programs run in it; -1: our own
 	env map[string]string
 
 	started []*background

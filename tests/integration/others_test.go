@@ -63,8 +63,7 @@ func TestAnotherUser(t *testing.T) {
 // leave a core file.
 func TestMemoryIsClosed(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
-	h, u := newHomeFor(t, nobody), newUpstream(t)
+	h, u := newHomeFor(t, commonUser()), newUpstream(t)
 	h.open(h.jane(u))
 	var pid int
 	for pid = range processes(h.dir) {
