@@ -129,7 +129,7 @@ func decode(t *testing.T, text string) *document {
 	if strings.Contains(text, "null") || strings.Contains(text, `""`) {
 		t.Errorf("null or empty field in %s", text)
 	}
-	if left := time.Until(d.Status.ExpirationTimestamp); left < time.Minute || left > 10*time.Minute {
+	if left := time.Until(d.Status.ExpirationTimestamp); left < 50*time.Second || left > 10*time.Minute {
 		t.Errorf("expires in %v", left)
 	}
 	return d

@@ -5,7 +5,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -60,6 +58,8 @@ func newHomeFor(t *testing.T, uid int) *home {
 		"PATH": os.Getenv("PATH"), "HOME": h.path("home"), "TMPDIR": h.path("tmp"),
 		"XDG_RUNTIME_DIR": h.path("r"), "XDG_STATE_HOME": h.path("state"),
 		"AWS_EC2_METADATA_DISABLED": "true",
+		// With the race detector: no second of waiting at each exit, reports into files.
+		"GORACE": "atexit_sleep_ms=0 log_path=" + h.path("race"),
 	}
 	t.Cleanup(h.clean)
 	return h
@@ -114,6 +114,10 @@ func (h *home) clean() {
 	for pid, what := range processes(h.dir) {
 		h.t.Errorf("process %d is left after stop --all: %s", pid, what)
 		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	races, _ := filepath.Glob(h.path("race*"))
+	for _, race := range races {
+		h.t.Errorf("data race: %s", proc.Tail(race, 80))
 	}
 	if files := h.remains(); len(files) > 0 {
 		h.t.Errorf("left in the runtime and temporary directories: %q", files)
@@ -288,67 +292,6 @@ func (b *background) wait() int {
 	}
 }
 
-// proxyStatus is one entry of `execproxy status -o json`.
-type proxyStatus struct {
-	ID         string
-	PID        int
-	Server     string
-	Auth       string
-	Identity   string
-	Socket     string
-	Listeners  []string
-	Requests   int64
-	Signatures int64
-	Handshakes struct{ Full, Resumed int64 }
-	Dials      int64
-	NotAfter   time.Time `json:"certificateNotAfter"`
-}
-
-// status returns this home's running proxies.
-func (h *home) status() []proxyStatus {
-	h.t.Helper()
-	out := h.execproxy("status", "-o", "json").ok(h.t)
-	var s struct{ Proxies []proxyStatus }
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		h.t.Fatalf("status -o json: %v in %s", err, out)
-	}
-	return s.Proxies
-}
-
-// proxy returns this home's only proxy.
-func (h *home) proxy() proxyStatus {
-	h.t.Helper()
-	s := h.status()
-	if len(s) != 1 {
-		h.t.Fatalf("%d proxies run, want 1: %+v", len(s), s)
-	}
-	return s[0]
-}
-
-// processes returns the processes of the program under test that were started
-// below dir. It goes by their command lines: the rest a daemon hides from a user
-// that is not root.
-func processes(dir string) map[int]string {
-	found := map[int]string{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		program, _, _ := bytes.Cut(line, []byte{0})
-		if !bytes.HasPrefix(program, []byte(dir+"/")) || filepath.Base(string(program)) != filepath.Base(suite.bin) {
-			continue
-		}
-		if stat, err := os.ReadFile("/proc/" + e.Name() + "/stat"); err != nil || bytes.Contains(stat, []byte(") Z ")) {
-			continue
-		}
-		found[pid] = strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
-	}
-	return found
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -375,15 +318,6 @@ func eventually(t *testing.T, limit time.Duration, check func() error) {
 			t.Fatalf("not within %v: %v", limit, err)
 		}
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 func freePort(t *testing.T) int {

@@ -62,12 +62,10 @@ func run(m *testing.M) (code int) {
 			suite.cluster.Logs(os.Stderr, 15)
 		}
 	}
-	if suite.dir != "" && os.Getenv("EXECPROXY_TEST_KEEP") == "" {
-		if err := os.RemoveAll(suite.dir); err != nil {
-			fmt.Fprintf(os.Stderr, "integration: %v\n", err)
-		}
-	} else {
+	if os.Getenv("EXECPROXY_TEST_KEEP") != "" {
 		fmt.Fprintf(os.Stderr, "integration: kept %s\n", suite.dir)
+	} else if err := os.RemoveAll(suite.dir); err != nil {
+		fmt.Fprintf(os.Stderr, "integration: %v\n", err)
 	}
 	return code
 }

@@ -19,7 +19,7 @@ import (
 // before it would leave the client with nobody to talk to.
 const (
 	mostExpiry  = 4 * time.Minute
-	leastExpiry = 61 * time.Second
+	leastExpiry = 65 * time.Second // a minute when it is read
 )
 
 // A session is the two authorities of one proxy: its own, which makes the client
