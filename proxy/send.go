@@ -79,9 +79,11 @@ func (x *exchange) run() error {
 	if x.upgrade = upgradeProtocol(x.r); x.upgrade != "" {
 		return x.switchProtocols()
 	}
-	if x.r.ProtoMajor == 1 && hasToken(x.r.Header["Connection"], "upgrade") {
+	if x.r.ProtoMajor == 1 && (len(x.r.TransferEncoding) > 0 || hasToken(x.r.Header["Connection"], "upgrade")) {
 		// A protocol that is not ours: the request is served without it, and what
 		// the client may have sent behind it in that protocol is not read as HTTP.
+		// Chunks: net/http does not tell whether a Content-Length stood beside them,
+		// after which the connection must be closed (RFC 9112 section 6.1).
 		x.w.Header().Set("Connection", "close")
 	}
 	if x.body, err = x.prepareBody(); err != nil {

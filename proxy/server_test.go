@@ -114,6 +114,7 @@ func TestSmuggling(t *testing.T) {
 		}{
 			"CL and TE":               {raw: "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", want: "POST /a hello", any: true},
 			"CL.TE":                   {raw: "POST /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 60\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", want: "POST /a ", any: true},
+			"hidden behind CL and TE": {raw: "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: " + fmt.Sprint(5+len(inner)) + "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + inner, want: "POST /a ", any: true},
 			"two CL":                  {raw: "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"},
 			"same CL twice":           {raw: "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", want: "POST /a hello", any: true},
 			"CL list":                 {raw: "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5, 5\r\n\r\nhello", any: true, want: "POST /a hello"},
