@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -19,9 +18,6 @@ import (
 	"github.com/execproxy/execproxy/proxy"
 	"github.com/execproxy/execproxy/transport"
 )
-
-// authorityTick is how often the file of the API server's authority is looked at.
-const authorityTick = 10 * time.Second
 
 // connect makes the way out and the handler in front of it, and dials.
 func (d *Daemon) connect(ctx context.Context) error {
@@ -122,33 +118,6 @@ func rootCAs(c *config.Config) (*x509.CertPool, error) {
 		return nil, &config.FieldError{Field: name, Err: errors.New("holds no PEM certificate; give the CA of the API server")}
 	}
 	return pool, nil
-}
-
-// watchAuthority follows the authority's file and returns what ends it.
-func (d *Daemon) watchAuthority() (stop func()) {
-	path := d.config.CertificateAuthority
-	last, _ := os.ReadFile(path) // just read without error
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(authorityTick)
-		defer tick.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-tick.C:
-			}
-			now, err := os.ReadFile(path)
-			if err != nil || bytes.Equal(now, last) {
-				continue // a file that is being exchanged is looked at again
-			}
-			last = now
-			d.log.Info("certificate authority changed", "file", path)
-			d.rotate()
-		}
-	}()
-	return func() { close(quit); <-done }
 }
 
 // hostPort is where an API server listens.
