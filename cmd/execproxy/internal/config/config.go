@@ -11,13 +11,9 @@ package config
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -158,175 +154,6 @@ func Load(s Sources) (*Config, error) {
 	return c, nil
 }
 
-// Complete fills in defaults and checks what was said for contradictions.
-func (c *Config) Complete() error {
-	if c.Server == "" {
-		return &FieldError{"", "server", errors.New("no API server named; set --server, EXECPROXY_SERVER, or upstream.server in the kubeconfig's exec extension (`execproxy kubeconfig` writes it, and sets provideClusterInfo: true, without which no plugin sees it)")}
-	}
-	if err := c.checkCluster(); err != nil {
-		return err
-	}
-	if err := c.checkIdentity(); err != nil {
-		return err
-	}
-	switch c.ForeignAuthorization {
-	case "":
-		c.ForeignAuthorization = Reject
-	case Reject, Passthrough:
-	default:
-		return &FieldError{"", "foreign-authorization", fmt.Errorf("%q is neither %q nor %q", c.ForeignAuthorization, Reject, Passthrough)}
-	}
-	if c.IdleTimeout == 0 {
-		c.IdleTimeout = DefaultIdleTimeout
-	}
-	if c.DrainTimeout == 0 {
-		c.DrainTimeout = DefaultDrainTimeout
-	}
-	for _, l := range c.Listen {
-		if _, err := ParseListen(l); err != nil {
-			return &FieldError{"", "listen", err}
-		}
-	}
-	if c.MetricsAddress != "" {
-		if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {
-			return &FieldError{"", "metrics-address", fmt.Errorf("%q is not HOST:PORT, like 127.0.0.1:9090", c.MetricsAddress)}
-		}
-	}
-	return c.checkLog()
-}
-
-func (c *Config) checkLog() error {
-	switch c.LogFormat {
-	case "", "text", "json":
-	default:
-		return &FieldError{"", "log-format", fmt.Errorf("%q is neither \"text\" nor \"json\"", c.LogFormat)}
-	}
-	switch strings.ToLower(c.LogLevel) {
-	case "", "debug", "info", "warn", "error":
-		return nil
-	}
-	return &FieldError{"", "log-level", fmt.Errorf("%q is none of debug, info, warn, error", c.LogLevel)}
-}
-
-func (c *Config) checkCluster() error {
-	u, err := ServerURL(c.Server)
-	if err != nil {
-		return &FieldError{"", "server", err}
-	}
-	c.Server = u.String()
-	if c.InsecureSkipTLSVerify && (c.CertificateAuthority != "" || len(c.CertificateAuthorityData) > 0) {
-		return &FieldError{"", "insecure-skip-tls-verify", errors.New("contradicts certificate-authority: a certificate authority that is not asked proves nothing; drop one of the two")}
-	}
-	if c.ProxyURL != "" {
-		p, err := url.Parse(c.ProxyURL)
-		if err != nil || p.Host == "" {
-			return &FieldError{"", "proxy-url", errors.New("not a URL like http://proxy.example:3128")}
-		}
-		switch p.Scheme {
-		case "http", "https", "socks5", "socks5h":
-		default:
-			return &FieldError{"", "proxy-url", fmt.Errorf("scheme %q is none of http, https, socks5", p.Scheme)}
-		}
-	}
-	return nil
-}
-
-// ServerURL reads an API server's URL. Only https can be authenticated on.
-func ServerURL(s string) (*url.URL, error) {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" && u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("%q is not a URL like https://prod.example:6443", redactURL(s))
-	}
-	switch {
-	case u.Scheme == "http":
-		return nil, fmt.Errorf("%s is plain http, over which nothing can be authenticated and clients run no exec plugin; use its https address", u.Redacted())
-	case u.Scheme != "https":
-		return nil, fmt.Errorf("%s: scheme %q is not https", u.Redacted(), u.Scheme)
-	case u.Host == "" || u.Hostname() == "":
-		return nil, fmt.Errorf("%s names no host", u.Redacted())
-	case u.User != nil:
-		return nil, fmt.Errorf("%s carries a user name or password; remove it and name an identity with --auth", u.Redacted())
-	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("%s carries a query or a fragment; remove it", u.Redacted())
-	}
-	u.Path = strings.TrimRight(u.Path, "/")
-	u.RawPath = strings.TrimRight(u.RawPath, "/")
-	u.Host = strings.ToLower(u.Host)
-	return u, nil
-}
-
-// redactURL drops what stands before an @ of a text that is no URL.
-func redactURL(s string) string {
-	if i := strings.LastIndexByte(s, '@'); i >= 0 {
-		return "…" + s[i:]
-	}
-	return s
-}
-
-func (c *Config) checkIdentity() error {
-	if c.Auth == "" {
-		switch {
-		case c.Key != "" || c.Cert != "" || len(c.KeyPEM) > 0:
-			c.Auth = AuthMTLS
-		case len(c.Headers) > 0:
-			c.Auth = AuthHeaders
-		default:
-			return &FieldError{"", "auth", errors.New("no identity named; set --auth mtls with --key and --cert, --auth sigv4, or --auth headers with --header")}
-		}
-	}
-	switch c.Auth {
-	case AuthMTLS, AuthSigV4, AuthHeaders:
-	case "http-signature", "exec", "eks-token":
-		return &FieldError{"", "auth", fmt.Errorf("%q is not in this version; it has mtls, sigv4 and headers", c.Auth)}
-	default:
-		return &FieldError{"", "auth", fmt.Errorf("%q is none of mtls, sigv4, headers", c.Auth)}
-	}
-	for _, f := range []struct {
-		name string
-		set  bool
-		auth string
-	}{
-		{"key", c.Key != "" || len(c.KeyPEM) > 0, AuthMTLS},
-		{"cert", c.Cert != "" || len(c.CertPEM) > 0, AuthMTLS},
-		{"header", len(c.Headers) > 0, AuthHeaders},
-		{"aws-region", c.AWSRegion != "", AuthSigV4},
-		{"aws-service", c.AWSService != "", AuthSigV4},
-		{"aws-profile", c.AWSProfile != "", AuthSigV4},
-		{"aws-role-arn", c.AWSRoleARN != "", AuthSigV4},
-		{"aws-external-id", c.AWSExternalID != "", AuthSigV4},
-		{"unsigned-payload", c.UnsignedPayload, AuthSigV4},
-		{"sign-target", c.SignTarget, AuthSigV4},
-	} {
-		if f.set && f.auth != c.Auth {
-			return &FieldError{"", f.name, fmt.Errorf("goes with auth %s, but auth is %s; drop one of the two", f.auth, c.Auth)}
-		}
-	}
-	switch c.Auth {
-	case AuthMTLS:
-		switch scheme, _, _ := strings.Cut(c.Key, ":"); {
-		case len(c.KeyPEM) > 0 && c.Key == "":
-		case c.Key == "":
-			return &FieldError{"", "key", errors.New("auth mtls needs a private key; set --key to a PEM file")}
-		case scheme == "pkcs11" || scheme == "tpm":
-			return &FieldError{"", "key", fmt.Errorf("%s: keys are not in this version; use a PEM file", scheme)}
-		case c.Cert == "":
-			c.Cert = c.Key // a PEM may hold both
-		}
-	case AuthSigV4:
-		if c.AWSExternalID != "" && c.AWSRoleARN == "" {
-			return &FieldError{"", "aws-external-id", errors.New("means something only with aws-role-arn; set it too")}
-		}
-		if c.AWSService == "" {
-			c.AWSService = DefaultAWSService
-		}
-	case AuthHeaders:
-		if len(c.Headers) == 0 {
-			return &FieldError{"", "header", errors.New("auth headers needs at least one --header Name=value or Name=@file")}
-		}
-	}
-	return nil
-}
-
 // applyFile reads a ProxyConfiguration.
 func (c *Config) applyFile(path string) error {
 	source := "file " + path
@@ -365,17 +192,4 @@ func readSmall(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is larger than 1 MiB; it cannot be a configuration", path)
 	}
 	return b.Bytes(), nil
-}
-
-// IdentitySaid reports whether any field of the identity was said.
-func (c *Config) IdentitySaid() bool {
-	i := c.Identity
-	return i.Auth != "" || i.Key != "" || i.Cert != "" || len(i.Headers) > 0 || i.AWSRegion != "" || i.AWSService != "" ||
-		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget
-}
-
-// HeaderFromFile reports whether a header's value stands in a file.
-func HeaderFromFile(h string) bool {
-	_, v, ok := strings.Cut(h, "=")
-	return ok && strings.HasPrefix(v, "@")
 }

@@ -6,12 +6,9 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -73,13 +70,6 @@ type Daemon struct {
 	locks     []*socket.Lock
 	cleanups  []func()
 	warnings  []string
-}
-
-// A listener is one server of the API, or of the control socket.
-type listener struct {
-	url    string // unix:///path or https://host:port; empty for control
-	addr   string // path or host:port
-	server *http.Server
 }
 
 // Run runs a proxy until ctx ends, its life is over or it is asked to stop. An
@@ -239,148 +229,6 @@ func (d *Daemon) drain(listeners []*listener) {
 	}
 	all.Wait()
 }
-
-// serve runs a server on a listener until the end of the proxy.
-func (d *Daemon) serve(l *listener, ln net.Listener) {
-	d.Go(func() {
-		var err error
-		if l.server.TLSConfig != nil {
-			err = l.server.ServeTLS(ln, "", "")
-		} else {
-			err = l.server.Serve(ln)
-		}
-		if !errors.Is(err, http.ErrServerClosed) {
-			d.log.Error("listener failed", "address", l.addr, "error", err)
-			d.end(causeFailed)
-		}
-	})
-}
-
-func (d *Daemon) listenUnix(ctx context.Context, path string) error {
-	if err := d.hold(ctx, path); err != nil {
-		return err
-	}
-	ln, err := socket.Listen(path)
-	if err != nil {
-		return err
-	}
-	srv := proxy.NewServer(d.proxy.Unix(), d.log)
-	srv.TLSConfig = d.session.unixConfig(d.names)
-	l := &listener{url: "unix://" + path, addr: path, server: srv}
-	d.add(l)
-	d.serve(l, d.life.count(ln))
-	return d.serveControl(path)
-}
-
-// hold takes the lock under which a socket is made and unlinked. A proxy of the
-// same place that is ending has it until it is gone.
-func (d *Daemon) hold(ctx context.Context, path string) error {
-	if _, err := socket.OpenDir(dirOf(path)); err != nil {
-		return err
-	}
-	if err := socket.CheckPath(controlPath(path)); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, d.config.DrainTimeout+lockTimeout)
-	defer cancel()
-	lock, err := socket.Acquire(ctx, lifePath(path))
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("another proxy serves at %s; end it with `execproxy stop --all`, or name another socket with --listen", path)
-		}
-		return err
-	}
-	d.mu.Lock()
-	d.locks = append(d.locks, lock)
-	d.mu.Unlock()
-	return nil
-}
-
-// listenControl makes a control socket that stands beside no API socket.
-func (d *Daemon) listenControl(ctx context.Context, path string) error {
-	if err := d.hold(ctx, path); err != nil {
-		return err
-	}
-	return d.serveControl(path)
-}
-
-func (d *Daemon) serveControl(apiSocket string) error {
-	ln, err := socket.Listen(controlPath(apiSocket))
-	if err != nil {
-		return err
-	}
-	l := &listener{addr: controlPath(apiSocket), server: &http.Server{
-		Handler: d.controlHandler(), ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
-	}}
-	d.add(l)
-	d.serve(l, ln)
-	return nil
-}
-
-// listenLoopback serves a loopback address, once, and returns it with its port.
-func (d *Daemon) listenLoopback(addr string) (string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, l := range d.listeners {
-		if l.addr == addr {
-			return addr, nil
-		}
-	}
-	if d.closing {
-		return "", &refusal{Message: "the proxy is ending", Stopping: true}
-	}
-	cfg, err := d.session.loopbackConfig()
-	if err != nil {
-		return "", err
-	}
-	ln, err := socket.ListenLoopback(addr)
-	if err != nil {
-		return "", err
-	}
-	addr = ln.Addr().String()
-	srv := proxy.NewServer(d.proxy.Loopback(), d.log)
-	srv.TLSConfig = cfg
-	l := &listener{url: "https://" + addr, addr: addr, server: srv}
-	d.listeners = append(d.listeners, l)
-	d.serve(l, d.life.count(ln))
-	return addr, nil
-}
-
-func (d *Daemon) add(l *listener) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.listeners = append(d.listeners, l)
-}
-
-// urls is what the API is served at.
-func (d *Daemon) urls() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	out := []string{}
-	for _, l := range d.listeners {
-		if l.url != "" {
-			out = append(out, l.url)
-		}
-	}
-	return out
-}
-
-// Loopback is the host:port of the first loopback listener, if there is one.
-func (d *Daemon) Loopback() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, l := range d.listeners {
-		if host, ok := cutScheme(l.url, "https://"); ok {
-			return host
-		}
-	}
-	return ""
-}
-
-// lockTimeout is how long a start waits for a proxy that is ending, besides what
-// it gives its requests.
-const lockTimeout = 5 * time.Second
 
 // newLogger logs as the configuration says. What cannot be written is lost: a
 // full disk must not stop a proxy.

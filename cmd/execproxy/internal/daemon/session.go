@@ -181,7 +181,3 @@ func (d *Daemon) LoopbackSession() (ca, cert, key []byte, err error) {
 	}
 	return a.CertificatePEM(), pair.CertificatePEM, pair.KeyPEM, nil
 }
-
-func dirOf(path string) string { return filepath.Dir(path) }
-
-func cutScheme(url, scheme string) (string, bool) { return strings.CutPrefix(url, scheme) }
