@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -125,9 +124,11 @@ func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
 	case len(d.opt.Sockets) == 0:
 		return nil, &refusal{Message: "this proxy has no Unix socket; start it with --listen unix:///PATH"}
 	default:
-		s.ProxyConfig = &clientauthentication.ProxyConfig{
-			URL: "unix://" + filepath.ToSlash(d.opt.Sockets[0]), CertificateAuthorityData: d.session.own.CertificatePEM(),
+		url, err := clientauthentication.SocketURL(d.opt.Sockets[0])
+		if err != nil {
+			return nil, err
 		}
+		s.ProxyConfig = &clientauthentication.ProxyConfig{URL: url, CertificateAuthorityData: d.session.own.CertificatePEM()}
 	}
 	pair, err := d.session.own.ClientPair()
 	if err != nil {

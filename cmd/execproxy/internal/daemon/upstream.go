@@ -59,6 +59,9 @@ func (d *Daemon) connect(ctx context.Context) error {
 		return err
 	}
 	d.names = serverNames(c)
+	if err := d.session.own.CheckNames(d.names); err != nil {
+		return &config.FieldError{Field: "server, tls-server-name", Err: err}
+	}
 	if c.CertificateAuthority != "" {
 		d.Cleanup(d.watchAuthority())
 	}
