@@ -152,11 +152,12 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("client options: %w", err)
 	}
 	if c.o.LockFile == "" {
-		dir, err := os.MkdirTemp("", "execproxy-")
+		sweep(os.TempDir(), time.Now())
+		dir, err := os.MkdirTemp("", dirPrefix)
 		if err != nil {
 			return nil, fmt.Errorf("making a directory for the lock file: %w", err)
 		}
-		c.dir, c.o.LockFile = dir, filepath.Join(dir, "lock")
+		c.dir, c.o.LockFile = dir, filepath.Join(dir, lockName)
 	}
 	var err error
 	if c.lock, err = lockfile.Create(c.o.LockFile); err != nil {

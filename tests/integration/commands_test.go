@@ -54,6 +54,9 @@ func TestStatusAndStop(t *testing.T) {
 		t.Errorf("stop of what does not run: %s", r)
 	}
 	h.execproxy("stop", "--all").ok(t)
+	if left := processes(h.dir); len(left) > 0 {
+		t.Errorf("stop --all came back before these were gone: %v", left)
+	}
 	h.gone(e.socket(t), time.Second)
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/demo/apiserver"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 )
 
 // Options of Run. Executable and Out are needed.
@@ -125,7 +126,7 @@ func (d *demo) close(ctx context.Context) error {
 	if stray { // interrupted, or failed: find out whose end is to be waited for
 		list, _ := d.proxies(ctx)
 		for _, p := range list {
-			if end, err := watchEnd(p.PID); err == nil {
+			if end, err := process.WatchEnd(p.PID); err == nil {
 				ends = append(ends, end)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 	"github.com/execproxy/execproxy/proxy/client"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 )
@@ -187,7 +188,7 @@ func (d *demo) proxies(ctx context.Context) ([]proxy, error) {
 
 // end lets the lock go and observes the daemon's end: the process, then the socket.
 func (s *session) end(ctx context.Context) (string, error) {
-	ended, err := watchEnd(s.pid)
+	ended, err := process.WatchEnd(s.pid)
 	if err != nil {
 		return "", err
 	}

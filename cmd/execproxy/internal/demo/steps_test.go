@@ -7,13 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestStepPrints(t *testing.T) {
@@ -154,36 +152,6 @@ func TestPlaceDeep(t *testing.T) {
 	defer func() { _ = p.remove() }()
 	if n := len(p.dir) + len("/execproxy/0123456789abcdef.sock.ctl"); n > socketMax {
 		t.Errorf("sockets in %s would need %d bytes", p.dir, n)
-	}
-}
-
-func TestWatchEnd(t *testing.T) {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"=1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := must(watchEnd(cmd.Process.Pid))(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a process that runs: %v", err)
-	}
-	wait := must(watchEnd(cmd.Process.Pid))
-	if err := in.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := wait(t.Context()); err != nil { // nobody has reaped it yet
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
-	if _, err := watchEnd(cmd.Process.Pid); err == nil && runtime.GOOS == "linux" {
-		t.Error("a process that is gone was found")
 	}
 }
 

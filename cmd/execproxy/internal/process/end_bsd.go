@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || netbsd || openbsd
 
-package demo
+package process
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchEnd takes hold of a process that is not our child and returns a function that waits for its end.
-func watchEnd(pid int) (func(context.Context) error, error) {
+// WatchEnd takes hold of a process that is not our child and returns a function that waits for its end.
+func WatchEnd(pid int) (func(context.Context) error, error) {
 	kq, err := unix.Kqueue()
 	if err != nil {
 		return nil, fmt.Errorf("making a kqueue: %w", err)

@@ -1,4 +1,4 @@
-package demo
+package process
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchEnd takes hold of a process that is not our child and returns a function that waits for its end.
-func watchEnd(pid int) (func(context.Context) error, error) {
+// WatchEnd takes hold of a process that is not our child and returns a function that waits for its end.
+func WatchEnd(pid int) (func(context.Context) error, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // before Linux 5.3, or filtered by a sandbox

@@ -1,4 +1,4 @@
-package demo
+package process
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// watchEnd takes hold of a process that is not our child and returns a function that waits for its end.
-func watchEnd(pid int) (func(context.Context) error, error) {
+// WatchEnd takes hold of a process that is not our child and returns a function that waits for its end.
+func WatchEnd(pid int) (func(context.Context) error, error) {
 	h, err := windows.OpenProcess(windows.SYNCHRONIZE, false, uint32(pid))
 	if err != nil {
 		return nil, fmt.Errorf("finding process %d: %w", pid, err)

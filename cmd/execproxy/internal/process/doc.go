@@ -1,0 +1,2 @@
+// Package process waits for processes that are not our children.
+package process
