@@ -7,8 +7,9 @@ import (
 
 // flight is a request that is being served.
 type flight struct {
-	cut   func() // cancels it; safe to call at any time, and more than once
-	shard uint32
+	cut     func() // cancels it; safe to call at any time, and more than once
+	endless bool   // ends only when somebody ends it: a watch, a followed log
+	shard   uint32
 }
 
 // flights knows what is open, so that Close reaches it. It is split, because
@@ -66,12 +67,19 @@ func (f *flights) remove(x *flight) {
 
 func (f *flights) close() {
 	f.ended.Store(true)
+	f.cut(func(*flight) bool { return true })
+}
+
+// cut cancels what is open and chosen.
+func (f *flights) cut(choose func(*flight) bool) {
 	for i := range f.shards {
 		s := &f.shards[i]
 		s.mu.Lock()
 		cuts := make([]func(), 0, len(s.open))
 		for x := range s.open {
-			cuts = append(cuts, x.cut)
+			if choose(x) {
+				cuts = append(cuts, x.cut)
+			}
 		}
 		s.mu.Unlock()
 		for _, cut := range cuts {

@@ -218,12 +218,17 @@ func (p *Proxy) Loopback() http.Handler {
 // cancelled, new ones are answered with 503. It does not wait.
 func (p *Proxy) Close() { p.flights.close() }
 
+// EndWatches cuts what has no end of its own, watches and followed logs, so that
+// a server that shuts down has to wait for the rest alone. Clients of a watch
+// begin it anew by themselves.
+func (p *Proxy) EndWatches() { p.flights.cut(func(x *flight) bool { return x.endless }) }
+
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, loopback bool) {
 	p.count.requests.Add(1)
 	x := &exchange{p: p, w: w, r: r}
 	cancel := x.watch()
 	defer cancel()
-	x.flight.cut = cancel
+	x.flight.cut, x.flight.endless = cancel, endless(r)
 	if !p.flights.add(&x.flight) {
 		p.refuse(w, r, p.shuttingDown())
 		return

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"net/http"
 	"net/url"
 	"strings"
 )
@@ -128,4 +129,19 @@ func (t target) url(scheme, host string) *url.URL {
 	}
 	u.Opaque = t.path
 	return u
+}
+
+// endless reports whether the answer to r has no end of its own, by the query
+// parameters of the Kubernetes API.
+func endless(r *http.Request) bool {
+	if r.Method != http.MethodGet {
+		return false
+	}
+	for pair := range strings.SplitSeq(r.URL.RawQuery, "&") {
+		switch pair {
+		case "watch=true", "watch=1", "follow=true", "follow=1":
+			return true
+		}
+	}
+	return false
 }

@@ -168,7 +168,7 @@ func dialError(server, proxy string, timeout time.Duration, err, signing error) 
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		e.Kind, e.Hint = ErrUntrusted, "renew the server's certificate, or mend the clock here"
 	case errors.As(err, &invalid), errors.As(err, &unknown), errors.As(err, &roots):
-		e.Kind, e.Hint = ErrUntrusted, "check certificate-authority-data: it must hold the CA of this server"
+		e.Kind, e.Hint = ErrUntrusted, "name the CA of this server (certificate-authority, in a kubeconfig certificate-authority-data)"
 	case refusesCertificate(err):
 		e.Kind, e.Hint = ErrCertificateRefused, "check that the cluster trusts its issuer and that it is neither expired nor revoked"
 	case errors.As(err, &record) && string(record.RecordHeader[:]) == "HTTP/":

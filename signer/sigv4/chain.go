@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/processcreds"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 )
 
@@ -76,6 +77,7 @@ type chain struct {
 func (ch *chain) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(ch.client),
+		config.WithLogger(logging.Nop{}), // it would write to standard error; what is wrong comes back as an error
 		config.WithProcessCredentialOptions(func(p *processcreds.Options) { p.Timeout = ch.o.Timeout }),
 		config.WithAPIOptions([]func(*middleware.Stack) error{endWith(ctx)}),
 	}

@@ -219,8 +219,10 @@ func (c *Credentials) refresh(ctx context.Context, before *state) (*state, error
 		next.creds, next.refreshAt = s.creds, s.refreshAt
 		next.err, next.failures = err, s.failures+1
 		next.retryAt = next.attempt.Add(pause(next.failures))
-		c.o.Logger.Warn("aws credentials were not refreshed", slog.Any("error", err),
-			slog.Bool("oldOnesServe", s.valid(next.attempt)), slog.Time("retry", next.retryAt))
+		if s.creds != nil { // the first attempt has a caller who is told
+			c.o.Logger.Warn("aws credentials were not refreshed", slog.Any("error", err),
+				slog.Bool("oldOnesServe", s.valid(next.attempt)), slog.Time("retry", next.retryAt))
+		}
 	}
 	c.state.Store(next)
 	return next, err

@@ -275,3 +275,26 @@ func TestEveryFieldHasAFlagSomewhere(t *testing.T) {
 		}
 	}
 }
+
+// What the user of a kubeconfig tells the plugin beside the extension decides who
+// it is; whoever cannot follow it must not go on as somebody else.
+func TestExecUserOfOurs(t *testing.T) {
+	const head = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],
+clusters: [{name: k, cluster: {server: "https://127.0.0.1:20001", extensions: [{name: client.authentication.k8s.io/exec, extension: {upstream: {server: "https://prod"}, auth: sigv4, awsRegion: r}}]}}],
+users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: execproxy, interactiveMode: Never, `
+	for _, tt := range []struct{ exec, want string }{
+		{"args: [exec]", ""},
+		{"args: [exec, --log-level, debug]", ""},
+		{"args: [exec, --aws-profile=admin]", "--aws-profile"},
+		{"env: [{name: AWS_PROFILE, value: admin}]", "AWS_PROFILE"},
+	} {
+		file := filepath.Join(t.TempDir(), "config")
+		if err := os.WriteFile(file, []byte(head+tt.exec+"}}}]}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, errs := play(t, nil, "kubeconfig", "--kubeconfig", file, "--listen", "https://127.0.0.1:21000")
+		if tt.want == "" && code != 0 || tt.want != "" && (code != 1 || !strings.Contains(errs, tt.want) || strings.Contains(errs, "admin")) {
+			t.Errorf("%s: exit %d, %q", tt.exec, code, errs)
+		}
+	}
+}

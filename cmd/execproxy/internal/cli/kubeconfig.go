@@ -121,6 +121,9 @@ func listenAddress(c *config.Config, p daemon.Places) (string, error) {
 	}
 	ours := map[string]bool{}
 	for _, r := range daemon.Running(context.Background(), p) {
+		if r.Server != c.Server {
+			continue // its port stays its own
+		}
 		for _, l := range r.Listeners {
 			ours[l] = true
 		}

@@ -43,13 +43,12 @@ func runRun(ctx context.Context, w *world, o *options) error {
 	defer cancel()
 	code := -1
 	ready := func(d *daemon.Daemon) error {
-		dir, err := os.MkdirTemp(privateTemp(p), "run-*") // 0700
+		dir, err := d.Scratch()
 		if err != nil {
-			return fmt.Errorf("making a directory for the kubeconfig: %w", err)
+			return err
 		}
-		d.Cleanup(func() { os.RemoveAll(dir) })
 		file := filepath.Join(dir, "kubeconfig")
-		if err := writeKubeconfig(file, s, d); err != nil {
+		if _, err := writeKubeconfig(file, s, d); err != nil {
 			return err
 		}
 		child := exec.Command(path, o.operands[1:]...)
@@ -66,7 +65,19 @@ func runRun(ctx context.Context, w *world, o *options) error {
 		d.Go(func() {
 			defer cancel()
 			defer stop()
+			// A proxy that was stopped, or failed, takes its client along.
+			ended := make(chan struct{})
+			var watch sync.WaitGroup
+			watch.Go(func() {
+				select {
+				case <-d.Ending():
+					terminate(child.Process)
+				case <-ended:
+				}
+			})
 			code = exitCode(child.Wait(), child.ProcessState)
+			close(ended)
+			watch.Wait()
 		})
 		return nil
 	}
@@ -79,9 +90,12 @@ func runRun(ctx context.Context, w *world, o *options) error {
 	return nil
 }
 
-// privateTemp is where a session's kubeconfig may lie: the runtime directory,
-// which the proxy has checked to be this user's alone.
-func privateTemp(p daemon.Places) string { return p.Runtime }
+// terminate asks a process to end; a system without signals ends it.
+func terminate(p *os.Process) {
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		_ = p.Kill()
+	}
+}
 
 // childEnviron is the environment less what would make the child go around the
 // proxy or take itself for a plugin.

@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
@@ -32,14 +36,81 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		if c.KubeconfigOut == "" {
 			return nil
 		}
-		return writeKubeconfig(c.KubeconfigOut, s, d)
+		out := &kubeconfigFile{path: c.KubeconfigOut, write: func() ([]byte, error) { return writeKubeconfig(c.KubeconfigOut, s, d) }}
+		if err := out.first(); err != nil {
+			return err
+		}
+		if dir := filepath.Dir(c.KubeconfigOut); openToOthers(dir) {
+			d.Warn(fmt.Sprintf("%s is writable by others, who can put a kubeconfig of theirs in the place of %s; chmod go-w it, or name another with --kubeconfig-out", dir, filepath.Base(c.KubeconfigOut)))
+		}
+		d.Cleanup(out.remove) // its pair opens nothing any more
+		d.Go(func() {
+			tick := time.NewTicker(time.Hour)
+			defer tick.Stop()
+			for {
+				select {
+				case <-d.Ending():
+					return
+				case <-tick.C:
+				}
+				if _, cert, _, err := d.LoopbackSession(); err != nil || bytes.Contains(out.data, encoded(cert)) {
+					continue
+				}
+				if err := out.renew(); err != nil {
+					d.Warn(err.Error())
+				}
+			}
+		})
+		return nil
 	}
-	err = daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready)
-	if c.KubeconfigOut != "" && err == nil {
-		_ = os.Remove(c.KubeconfigOut) // its pair opens nothing any more
+	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready)
+}
+
+// A kubeconfigFile follows the session's pair, which does not live as long as a
+// sidecar may. A file that somebody else has put in its place, the next proxy for
+// one, is left alone.
+type kubeconfigFile struct {
+	path  string
+	write func() ([]byte, error)
+	data  []byte // as we wrote it
+}
+
+func (k *kubeconfigFile) first() (err error) {
+	k.data, err = k.write()
+	return err
+}
+
+func (k *kubeconfigFile) ours() bool {
+	now, err := os.ReadFile(k.path)
+	return err == nil && bytes.Equal(now, k.data)
+}
+
+func (k *kubeconfigFile) renew() error {
+	if !k.ours() {
+		return nil
+	}
+	data, err := k.write()
+	if err == nil {
+		k.data = data
 	}
 	return err
 }
+
+func (k *kubeconfigFile) remove() {
+	if k.ours() {
+		_ = os.Remove(k.path)
+	}
+}
+
+// openToOthers tells a directory in which others may replace a file of ours. In
+// one like /tmp they may not. Windows shows no such mode.
+func openToOthers(dir string) bool {
+	fi, err := os.Stat(dir)
+	return err == nil && runtime.GOOS != "windows" && fi.Mode().Perm()&0o022 != 0 && fi.Mode()&os.ModeSticky == 0
+}
+
+// encoded is PEM as a kubeconfig has it.
+func encoded(pem []byte) []byte { return []byte(base64.StdEncoding.EncodeToString(pem)) }
 
 func listensLoopback(c *config.Config) bool {
 	for _, l := range c.Listen {
@@ -51,23 +122,23 @@ func listensLoopback(c *config.Config) bool {
 }
 
 // writeKubeconfig writes a kubeconfig that works as it is, whole or not at all,
-// readable for this user alone.
-func writeKubeconfig(path string, s *source, d *daemon.Daemon) error {
+// readable for this user alone, and returns what it wrote.
+func writeKubeconfig(path string, s *source, d *daemon.Daemon) ([]byte, error) {
 	addr := d.Loopback()
 	if addr == "" {
-		return errors.New("a kubeconfig needs a loopback listener; add --listen https://127.0.0.1:0")
+		return nil, errors.New("a kubeconfig needs a loopback listener; add --listen https://127.0.0.1:0")
 	}
 	ca, cert, key, err := d.LoopbackSession()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	data, err := plainKubeconfig(s, addr, ca, cert, key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".execproxy-*") // 0600
 	if err != nil {
-		return fmt.Errorf("writing the kubeconfig: %w", err)
+		return nil, fmt.Errorf("writing the kubeconfig: %w", err)
 	}
 	defer os.Remove(f.Name()) // gone already when all went well
 	if _, err = f.Write(data); err == nil {
@@ -80,9 +151,9 @@ func writeKubeconfig(path string, s *source, d *daemon.Daemon) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the kubeconfig %s: %w", path, err)
+		return nil, fmt.Errorf("writing the kubeconfig %s: %w", path, err)
 	}
-	return nil
+	return data, nil
 }
 
 // runDaemon is the detached proxy's own process.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -111,6 +112,8 @@ func describe(k *api.Cluster, u *api.AuthInfo, user string, identitySaid bool) (
 			for _, f := range config.InGroups(config.GroupIdentity) {
 				delete(doc, f.JSON())
 			}
+		} else if what := identityOfExec(u); what != "" {
+			return nil, pemPair{}, fmt.Errorf("user %q gives its plugin %s, without which this would be somebody else; say who you are here too, with --auth and its flags", user, what)
 		}
 		return doc, pemPair{}, nil
 	}
@@ -140,6 +143,30 @@ func isOurs(raw []byte) bool {
 		Upstream *json.RawMessage `json:"upstream"`
 	}
 	return json.Unmarshal(raw, &probe) == nil && probe.Upstream != nil
+}
+
+// identityOfExec names what a kubeconfig's user tells the plugin in other ways
+// than the extension, and what bears on who or where we are; the first of it.
+func identityOfExec(u *api.AuthInfo) string {
+	if u == nil || u.Exec == nil {
+		return ""
+	}
+	for _, arg := range u.Exec.Args {
+		name, _, _ := strings.Cut(arg, "=")
+		for _, f := range config.InGroups(config.GroupIdentity, config.GroupCluster, config.GroupPolicy, config.GroupFile) {
+			if name == "--"+f.Flag {
+				return name
+			}
+		}
+	}
+	for _, e := range u.Exec.Env {
+		for _, prefix := range []string{"AWS_", "EXECPROXY_", "HOME"} {
+			if strings.HasPrefix(e.Name, prefix) {
+				return e.Name
+			}
+		}
+	}
+	return ""
 }
 
 func describeUser(doc map[string]any, u *api.AuthInfo, name string) (pemPair, error) {

@@ -87,22 +87,31 @@ func ServerURL(s string) (*url.URL, error) {
 	if err != nil || u.Host == "" && u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not a URL like https://prod.example:6443", redactURL(s))
 	}
+	shown := Shown(u)
 	switch {
 	case u.Scheme == "http":
-		return nil, fmt.Errorf("%s is plain http, over which nothing can be authenticated and clients run no exec plugin; use its https address", u.Redacted())
+		return nil, fmt.Errorf("%s is plain http, over which nothing can be authenticated and clients run no exec plugin; use its https address", shown)
 	case u.Scheme != "https":
-		return nil, fmt.Errorf("%s: scheme %q is not https", u.Redacted(), u.Scheme)
+		return nil, fmt.Errorf("%s: scheme %q is not https", shown, u.Scheme)
 	case u.Host == "" || u.Hostname() == "":
-		return nil, fmt.Errorf("%s names no host", u.Redacted())
+		return nil, fmt.Errorf("%s names no host", shown)
 	case u.User != nil:
-		return nil, fmt.Errorf("%s carries a user name or password; remove it and name an identity with --auth", u.Redacted())
+		return nil, fmt.Errorf("%s carries a user name or password; remove it and name an identity with --auth", shown)
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("%s carries a query or a fragment; remove it", u.Redacted())
+		return nil, fmt.Errorf("%s carries a query or a fragment; remove it", shown)
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath = strings.TrimRight(u.RawPath, "/")
 	u.Host = strings.ToLower(u.Host)
 	return u, nil
+}
+
+// Shown is a URL for an error: without user name, password, query and fragment,
+// in each of which a token may stand.
+func Shown(u *url.URL) string {
+	s := *u
+	s.User, s.RawQuery, s.Fragment, s.RawFragment = nil, "", "", ""
+	return s.String()
 }
 
 // redactURL drops what stands before an @ of a text that is no URL.
@@ -184,8 +193,9 @@ func (c *Config) IdentitySaid() bool {
 		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget
 }
 
-// HeaderFromFile reports whether a header's value stands in a file.
+// HeaderFromFile reports whether a header's value stands in a file. With "@@"
+// it does not: that is how a value that begins with "@" is written.
 func HeaderFromFile(h string) bool {
 	_, v, ok := strings.Cut(h, "=")
-	return ok && strings.HasPrefix(v, "@")
+	return ok && strings.HasPrefix(v, "@") && !strings.HasPrefix(v, "@@")
 }

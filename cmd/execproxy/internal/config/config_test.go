@@ -268,3 +268,49 @@ func TestParseListen(t *testing.T) {
 		}
 	}
 }
+
+// The file of a header is a path like any other: a daemon has no directory.
+func TestHeaderFiles(t *testing.T) {
+	c, err := Load(Sources{Flags: flags("header", "X-A=@token")})
+	if want := "X-A=@" + filepath.Join("/work", "token"); err != nil || c.Headers[0] != want {
+		t.Errorf("flag: %q, %v; want %s", c.Headers, err, want)
+	}
+	path := writeFile(t, head+"headers: ['X-A=@token', 'X-B=@@at', 'X-C=a=@b']\n")
+	c, err = Load(Sources{File: path})
+	if want := []string{"X-A=@" + filepath.Join(filepath.Dir(path), "token"), "X-B=@@at", "X-C=a=@b"}; err != nil || !reflect.DeepEqual(c.Headers, want) {
+		t.Errorf("file: %q, %v; want %q", c.Headers, err, want)
+	}
+	_, err = Load(Sources{Extension: json.RawMessage(`{"headers":["X-A=@token"]}`)})
+	wantWords(t, err, []string{"exec extension", "headers", "relative"})
+	for h, want := range map[string]bool{"A=@f": true, "A=@@secret": false, "A=b": false, "A=b=@f": false, "A": false} {
+		if HeaderFromFile(h) != want {
+			t.Errorf("%s from a file: %v", h, !want)
+		}
+	}
+}
+
+// A token stands in many places of a URL.
+func TestErrorsShowNoSecretOfURLs(t *testing.T) {
+	const canary = "canary"
+	for _, s := range []string{
+		"https://canary@host", "http://canary@host", "ftp://canary@host", "https://u:canary@host", "https://canary@", "https://host?t=canary", "https://host#canary",
+	} {
+		if _, err := ServerURL(s); err == nil || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	if _, err := ParseListen("https://canary@127.0.0.1:1?canary"); err == nil || strings.Contains(err.Error(), canary) {
+		t.Error(err)
+	}
+}
+
+// One address has one spelling.
+func TestLoopbackSpelling(t *testing.T) {
+	for s, want := range map[string]string{
+		"https://[::ffff:127.0.0.1]:7": "127.0.0.1:7", "https://127.0.0.1:007": "127.0.0.1:7", "https://[0:0::1]:7": "[::1]:7", "https://LOCALHOST": "127.0.0.1:443",
+	} {
+		if l, err := ParseListen(s); err != nil || l.Address != want {
+			t.Errorf("%s: %+v, %v; want %s", s, l, err, want)
+		}
+	}
+}

@@ -88,6 +88,12 @@ func (f *Field) Set(c *Config, value, base string) error {
 		}
 		value = filepath.Join(base, value)
 	}
+	if name, file, _ := strings.Cut(value, "=@"); f.Flag == "header" && HeaderFromFile(value) && file != "" && !filepath.IsAbs(file) {
+		if base == "" {
+			return errors.New("@FILE is a relative path; write it absolute, a plugin has no directory of its own")
+		}
+		value = name + "=@" + filepath.Join(base, file)
+	}
 	return f.set(c, value)
 }
 

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -34,11 +33,11 @@ func ParseListen(s string) (Listen, error) {
 		return Listen{"unix", filepath.Clean(path)}, nil
 	case "https":
 		if u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
-			return Listen{}, fmt.Errorf("%q: only https://HOST:PORT", u.Redacted())
+			return Listen{}, fmt.Errorf("%q: only https://HOST:PORT", Shown(u))
 		}
 		addr, err := LoopbackAddress(u)
 		if err != nil {
-			return Listen{}, fmt.Errorf("%q: %w", u.Redacted(), err)
+			return Listen{}, fmt.Errorf("%q: %w", Shown(u), err)
 		}
 		return Listen{"tcp", addr}, nil
 	}
@@ -63,8 +62,10 @@ func LoopbackAddress(u *url.URL) (string, error) {
 	if port == "" {
 		port = "443"
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
 		return "", fmt.Errorf("port %q is not a number up to 65535", port)
 	}
-	return net.JoinHostPort(ip.String(), port), nil
+	// As the listener says it, so that the same address is seen to be the same.
+	return netip.AddrPortFrom(ip.Unmap(), uint16(n)).String(), nil
 }

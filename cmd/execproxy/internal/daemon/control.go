@@ -84,7 +84,13 @@ func (d *Daemon) controlHandler() http.Handler {
 		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&ask); err != nil {
-			reply(w, http.StatusBadRequest, &refusal{Message: "unreadable request from the plugin; use one version of execproxy throughout"})
+			reply(w, http.StatusBadRequest, &refusal{Message: "unreadable request from the plugin; it is of another version; end the proxies of the old one with `execproxy stop --all`"})
+			return
+		}
+		// Until the start is over it may fail, and take everybody's document with it.
+		select {
+		case <-d.ready:
+		case <-r.Context().Done():
 			return
 		}
 		status, err := d.document(ask)

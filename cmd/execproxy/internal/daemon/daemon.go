@@ -60,9 +60,11 @@ type Daemon struct {
 	session  *session
 	names    []string // what the Unix socket's certificate is for
 
-	background sync.WaitGroup // what Go started
+	background sync.WaitGroup  // what Go started
+	work       context.Context // ends with the proxy, before it waits for anything
 	cancel     context.CancelFunc
 	ending     chan cause
+	ready      chan struct{} // closed once the start is over, well
 
 	mu        sync.Mutex
 	closing   bool
@@ -75,7 +77,7 @@ type Daemon struct {
 // Run runs a proxy until ctx ends, its life is over or it is asked to stop. An
 // error before Ready was called is a *StartError.
 func Run(ctx context.Context, c *config.Config, o Options) error {
-	d := &Daemon{opt: o, config: c, started: time.Now(), ending: make(chan cause, 1)}
+	d := &Daemon{opt: o, config: c, started: time.Now(), ending: make(chan cause, 1), ready: make(chan struct{})}
 	d.log = newLogger(o.LogWriter, c)
 	// golang.org/x/net/http2 knows no other place for what a peer did wrong.
 	log.SetFlags(0)
@@ -83,10 +85,9 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	if err := harden(o.Life != lifeRun); err != nil {
 		return &StartError{err}
 	}
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	d.cancel = cancel
+	d.work, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.life = newLife(o.Idle, d.end)
-	if err := d.start(ctx, work); err != nil {
+	if err := d.start(ctx); err != nil {
 		d.shut(causeFailed)
 		return &StartError{err}
 	}
@@ -114,12 +115,12 @@ func (d *Daemon) end(why cause) {
 }
 
 // start builds everything, dials the API server, listens, and says so.
-func (d *Daemon) start(ctx, work context.Context) error {
+func (d *Daemon) start(ctx context.Context) error {
 	var err error
 	if d.id, err = newIdentity(ctx, d.config, d.opt.Environ, d.log); err != nil {
 		return err
 	}
-	d.warn(d.id.warnings...)
+	d.Warn(d.id.warnings...)
 	if d.session, err = newSession(d.opt.Places); err != nil {
 		return err
 	}
@@ -147,13 +148,20 @@ func (d *Daemon) start(ctx, work context.Context) error {
 			return err
 		}
 	}
-	d.Go(func() { d.id.watch(work, d.rotate) })
+	d.Go(func() { d.id.watch(d.work, d.rotate) })
 	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", d.id.name(), "listen", d.urls())
+	d.life.begin()
 	if d.opt.Ready != nil {
-		return d.opt.Ready(d)
+		if err := d.opt.Ready(d); err != nil {
+			return err
+		}
 	}
+	close(d.ready)
 	return nil
 }
+
+// Ending is closed when the proxy no longer serves and waits for what Go began.
+func (d *Daemon) Ending() <-chan struct{} { return d.work.Done() }
 
 // Go runs f in a goroutine that the end of the proxy waits for.
 func (d *Daemon) Go(f func()) { d.background.Go(f) }
@@ -165,7 +173,8 @@ func (d *Daemon) Cleanup(f func()) {
 	d.cleanups = append(d.cleanups, f)
 }
 
-func (d *Daemon) warn(texts ...string) {
+// Warn tells the log and `execproxy status`.
+func (d *Daemon) Warn(texts ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, t := range texts {

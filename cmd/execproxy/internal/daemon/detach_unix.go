@@ -94,3 +94,6 @@ func leaveStdio(log *os.File) error {
 }
 
 var hangup = []os.Signal{syscall.SIGHUP}
+
+// noFollow refuses a symbolic link, and waits for no reader of a FIFO.
+const noFollow = syscall.O_NOFOLLOW | syscall.O_NONBLOCK

@@ -27,3 +27,5 @@ func nullStdio() error { return os.Stdout.Close() }
 func leaveStdio(*os.File) error { return nullStdio() }
 
 var hangup []os.Signal
+
+const noFollow = 0

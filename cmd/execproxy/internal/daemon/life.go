@@ -32,6 +32,7 @@ type life struct {
 	conns   int
 	locks   []*lockfile.Parent
 	timer   *time.Timer
+	until   time.Time // when the idle time is over
 	waiters sync.WaitGroup
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -40,18 +41,25 @@ type life struct {
 func newLife(idle time.Duration, end func(cause)) *life {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &life{idle: idle, end: end, ctx: ctx, cancel: cancel}
-	if idle > 0 {
-		l.timer = time.AfterFunc(idle, l.expire)
-	}
 	return l
 }
 
+// begin starts the idle time. A proxy that is still starting is not idle.
+func (l *life) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.idle > 0 && l.timer == nil && !l.ended {
+		l.until = time.Now().Add(l.idle)
+		l.timer = time.AfterFunc(l.idle, l.expire)
+	}
+}
+
 // expire runs when the idle time is over. The timer is only stopped or started
-// under the lock, but may have fired just before; so what it means is looked at
-// again.
+// under the lock, but may have fired just before, and whoever was asking in that
+// moment has a document by now; so what it means is looked at again.
 func (l *life) expire() {
 	l.mu.Lock()
-	over := !l.ended && l.conns == 0 && len(l.locks) == 0
+	over := !l.ended && l.conns == 0 && len(l.locks) == 0 && !time.Now().Before(l.until)
 	l.ended = l.ended || over
 	l.mu.Unlock()
 	if over {
@@ -77,6 +85,7 @@ func (l *life) rearm() {
 	}
 	l.timer.Stop()
 	if l.conns == 0 && len(l.locks) == 0 {
+		l.until = time.Now().Add(l.idle)
 		l.timer.Reset(l.idle)
 	}
 }

@@ -36,6 +36,8 @@ func TestIdleEnd(t *testing.T) {
 		ch := make(chan cause, 1)
 		l := newLife(time.Minute, func(c cause) { ch <- c })
 		defer l.close()
+		time.Sleep(time.Hour) // a start that takes its time
+		l.begin()
 		time.Sleep(59 * time.Second)
 		if !l.touch() {
 			t.Fatal("touch after the end")
@@ -146,5 +148,19 @@ func TestConnectionsAreCounted(t *testing.T) {
 	s.Close() // net/http closes twice
 	if n := l.clients(); n != 0 {
 		t.Errorf("%d clients after the end, want 0", n)
+	}
+}
+
+// A timer that fired while somebody was asking must not end the proxy under him.
+func TestLateTimer(t *testing.T) {
+	l := newLife(time.Hour, func(c cause) { t.Errorf("ended because %q", c) })
+	defer l.close()
+	l.begin()
+	if !l.touch() {
+		t.Fatal("ended before it began")
+	}
+	l.expire()
+	if !l.touch() {
+		t.Error("it ended although it had just been asked")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
@@ -19,7 +20,14 @@ func Signals(parent context.Context) (ctx context.Context, hurry <-chan struct{}
 	ctx, cancel := context.WithCancel(parent)
 	again := make(chan struct{})
 	sig := make(chan os.Signal, 4)
-	signal.Ignore(hangup...)
+	if len(hangup) > 0 { // none means all
+		signal.Ignore(hangup...)
+	}
+	// Caught, so that a reader of our output who goes away is an error of a write
+	// and not our death, which would leave the sockets behind. Ignored it would
+	// stay in the programs that the AWS SDK runs.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
 	signal.Notify(sig, syscall.SIGTERM, os.Interrupt)
 	done := make(chan struct{})
 	quit := make(chan struct{})
@@ -37,7 +45,7 @@ func Signals(parent context.Context) (ctx context.Context, hurry <-chan struct{}
 		case <-quit:
 		}
 	}()
-	return ctx, again, func() { signal.Stop(sig); close(quit); <-done; cancel() }
+	return ctx, again, func() { signal.Stop(sig); signal.Stop(pipe); close(quit); <-done; cancel() }
 }
 
 // Serve runs a proxy in the foreground, on the listeners that the configuration
@@ -49,7 +57,7 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 		Life: lifeServe, Places: p, Environ: environ, Fixed: true, Patient: true,
 		Version: version, LogWriter: log, Hurry: hurry, Ready: ready,
 	}
-	o.ID = ID(c, environ, o.Life)
+	o.ID = serveID(c, environ)
 	for _, l := range c.Listen {
 		a, err := config.ParseListen(l)
 		if err != nil {
@@ -82,6 +90,12 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 	return Run(ctx, c, o)
 }
 
+// serveID tells apart what may serve side by side: the same identity at other
+// addresses, or for another kubeconfig.
+func serveID(c *config.Config, environ []string) string {
+	return ID(c, environ, strings.Join(append([]string{lifeServe, c.KubeconfigOut}, c.Listen...), " "))
+}
+
 // Private runs a proxy for one client of ours: it begins with ready, and the end
 // of ctx cuts it.
 func Private(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, ready func(*Daemon) error) error {
@@ -93,6 +107,7 @@ func Private(ctx context.Context, c *config.Config, p Places, environ []string, 
 		return err
 	}
 	defer shut()
+	sweep(p)
 	o := Options{
 		ID: fmt.Sprintf("run-%d", os.Getpid()), Life: lifeRun, Places: p, Environ: environ, Fixed: true, NoDrain: true,
 		Version: version, LogWriter: log, Ready: ready,
@@ -118,13 +133,16 @@ func Foreground(ctx context.Context, c *config.Config, p Places, environ []strin
 	}
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
-	// The identity's own name and this process's: every such proxy is its own.
-	id := fmt.Sprintf("%s-%d", ID(c, environ, lifeLock), os.Getpid())
-	log, err := openDaemonLog(c, p, id)
+	// The identity's own name and this process's: every such proxy is its own. The
+	// log is the identity's: one for each process would fill the disk.
+	name := ID(c, environ, lifeLock)
+	id := fmt.Sprintf("%s-%d", name, os.Getpid())
+	log, err := openDaemonLog(c, p, name)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
+	sweep(p)
 	return Run(ctx, c, Options{
 		ID: id, Life: lifeLock, Idle: c.IdleTimeout, Places: p, Environ: environ, Sockets: []string{p.Socket(id)},
 		Version: version, LogWriter: log, Hurry: hurry,
@@ -136,6 +154,9 @@ func Foreground(ctx context.Context, c *config.Config, p Places, environ []strin
 			if err := answer(s); err != nil {
 				return fmt.Errorf("answering the client: %w", err)
 			}
+			// From here on the lock decides: a client that shares its terminal with
+			// us may well live on after Ctrl-C.
+			signal.Ignore(os.Interrupt)
 			return leaveStdio(log)
 		},
 	})

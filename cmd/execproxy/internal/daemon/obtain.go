@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
@@ -23,8 +25,14 @@ const startTimeout = 30 * time.Second
 func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, ask Ask) (*clientauthentication.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	if err := ask.settle(); err != nil {
+		return nil, err
+	}
 	if err := probe(ask.LockFile); err != nil {
 		return nil, err
+	}
+	if cwd, err := os.Getwd(); err == nil {
+		environ = settled(environ, cwd)
 	}
 	life := lifeIdle
 	if ask.LockFile != "" {
@@ -51,7 +59,7 @@ func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, a
 	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
 		return s, err
 	}
-	if err := spawn(ctx, &order{ID: id, Life: life, Places: p, Config: c, Ask: ask}); err != nil {
+	if err := spawn(ctx, &order{ID: id, Life: life, Places: p, Config: c, Ask: ask}, environ); err != nil {
 		return nil, err
 	}
 	s, err := running(ctx, ctl, ask)
@@ -59,6 +67,17 @@ func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, a
 		return nil, fmt.Errorf("the proxy ended right after its start; its log is %s", logPath(c, p, id))
 	}
 	return s, err
+}
+
+// settle completes the lock's path: a daemon has another directory than the
+// client.
+func (a *Ask) settle() (err error) {
+	if a.LockFile != "" {
+		if a.LockFile, err = filepath.Abs(a.LockFile); err != nil {
+			return fmt.Errorf("lock file: %w; name it by an absolute path", err)
+		}
+	}
+	return nil
 }
 
 // probe refuses a lock that nobody holds, before anything is started for it.
@@ -106,6 +125,9 @@ func busy(err error) bool {
 func Answer(ctx context.Context, apiSocket string, ask Ask) (*clientauthentication.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	if err := ask.settle(); err != nil {
+		return nil, err
+	}
 	if err := socket.CheckPath(controlPath(apiSocket)); err != nil {
 		return nil, err
 	}

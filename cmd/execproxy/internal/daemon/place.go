@@ -81,13 +81,27 @@ const (
 	lifeRun   = "run"
 )
 
-// identityVariables are the variables that decide who the AWS SDK says we are.
-// Their order in the environment means nothing: callers exist that shuffle it.
-func identityVariables(environ []string) []string {
+// identityVariable tells the variables that decide who the AWS SDK says we are;
+// the home directory has the shared configuration and credentials.
+func identityVariable(name string) bool {
+	return strings.HasPrefix(name, "AWS_") || name == "HOME" || name == "USERPROFILE"
+}
+
+// wayVariable tells the variables that decide the way to the API server.
+func wayVariable(name string) bool {
+	name = strings.ToUpper(name)
+	return name == "HTTPS_PROXY" || name == "NO_PROXY"
+}
+
+// rootsVariable tells the variables that decide whom the system trusts.
+func rootsVariable(name string) bool { return name == "SSL_CERT_FILE" || name == "SSL_CERT_DIR" }
+
+// variables is what of environ matters. Its order means nothing: callers exist
+// that shuffle it.
+func variables(environ []string, matters func(name string) bool) []string {
 	var out []string
 	for _, e := range environ {
-		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, "AWS_") {
+		if name, _, _ := strings.Cut(e, "="); matters(name) {
 			out = append(out, e)
 		}
 	}
@@ -95,18 +109,22 @@ func identityVariables(environ []string) []string {
 	return slices.Compact(out)
 }
 
-// proxyVariables decide the way to the API server.
-func proxyVariables(environ []string) []string {
-	var out []string
-	for _, e := range environ {
-		name, _, _ := strings.Cut(e, "=")
-		switch strings.ToUpper(name) {
-		case "HTTPS_PROXY", "NO_PROXY":
-			out = append(out, e)
+// settled is environ with its relative paths completed from dir. A daemon has
+// another directory: there they would name other files, or none, and with none
+// the AWS SDK goes on to whoever else it finds that we are.
+func settled(environ []string, dir string) []string {
+	out := slices.Clone(environ)
+	for i, e := range out {
+		name, value, _ := strings.Cut(e, "=")
+		switch name {
+		case "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CA_BUNDLE",
+			"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "SSL_CERT_FILE":
+			if value != "" && !filepath.IsAbs(value) {
+				out[i] = name + "=" + filepath.Join(dir, value)
+			}
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 // ID names the daemon of a cluster, an identity, what in the environment bears
@@ -121,12 +139,19 @@ func ID(c *config.Config, environ []string, life string) string {
 		Environ  []string
 		Way      []string
 		Life     string
-	}{c.Cluster, c.Identity, c.ForeignAuthorization, c.IdleTimeout.String(), nil, nil, life}
-	if c.Auth == config.AuthSigV4 {
-		what.Environ = identityVariables(environ)
+		Pair     []byte   `json:",omitempty"` // an inline one's certificate
+		Roots    []string `json:",omitempty"`
+	}{c.Cluster, c.Identity, c.ForeignAuthorization, c.IdleTimeout.String(), nil, nil, life, c.CertPEM, nil}
+	// The AWS SDK makes calls of its own, by way of these and trusting those.
+	aws := c.Auth == config.AuthSigV4
+	if aws {
+		what.Environ = variables(environ, identityVariable)
 	}
-	if c.ProxyURL == "" {
-		what.Way = proxyVariables(environ)
+	if aws || c.ProxyURL == "" {
+		what.Way = variables(environ, wayVariable)
+	}
+	if aws || c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 {
+		what.Roots = variables(environ, rootsVariable)
 	}
 	data, err := json.Marshal(what)
 	if err != nil {

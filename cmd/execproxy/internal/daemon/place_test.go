@@ -64,6 +64,9 @@ func TestID(t *testing.T) {
 		"policy":    ID(with(base(), func(c *config.Config) { c.ForeignAuthorization = config.Passthrough }), environ, lifeLock),
 		"way":       ID(base(), append([]string{"HTTPS_PROXY=http://p"}, environ...), lifeLock),
 		"authority": ID(with(base(), func(c *config.Config) { c.CertificateAuthorityData = []byte("x") }), environ, lifeLock),
+		"home":      ID(base(), append([]string{"HOME=/other"}, environ...), lifeLock), // of ~/.aws
+		"roots":     ID(base(), append([]string{"SSL_CERT_FILE=/r"}, environ...), lifeLock),
+		"pair":      ID(with(base(), func(c *config.Config) { c.CertPEM = []byte("x") }), environ, lifeLock),
 	} {
 		if other == id {
 			t.Errorf("%s does not change the ID", name)
@@ -73,6 +76,20 @@ func TestID(t *testing.T) {
 	mtls := with(base(), func(c *config.Config) { c.Identity = config.Identity{Auth: config.AuthMTLS, Key: "/k"} })
 	if ID(mtls, environ, lifeLock) != ID(mtls, nil, lifeLock) {
 		t.Error("AWS variables change the ID of a proxy with a key")
+	}
+}
+
+// The same identity may serve at two addresses at a time.
+func TestServeID(t *testing.T) {
+	ids := map[string]bool{}
+	for _, c := range []config.Config{
+		{}, {Listen: []string{"unix:///a"}}, {Listen: []string{"unix:///b"}},
+		{Listen: []string{"https://127.0.0.1:0"}, KubeconfigOut: "/a"}, {Listen: []string{"https://127.0.0.1:0"}, KubeconfigOut: "/b"},
+	} {
+		ids[serveID(&c, nil)] = true
+	}
+	if len(ids) != 5 {
+		t.Errorf("%d IDs, want 5", len(ids))
 	}
 }
 

@@ -1,9 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -135,8 +139,9 @@ func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
 		return nil, err
 	}
 	s.ClientCertificateData, s.ClientKeyData = string(pair.CertificatePEM), string(pair.KeyPEM)
-	// Last: a lock is registered for a client that gets its answer.
-	if ask.LockFile != "" {
+	// Last: a lock is registered for a client that gets its answer. A proxy that
+	// was there before its clients, a sidecar, also is after them.
+	if ask.LockFile != "" && !d.opt.Fixed {
 		if err := d.life.register(ask.LockFile); err != nil {
 			return nil, err
 		}
@@ -166,6 +171,14 @@ func (d *Daemon) loopbackFor(addr string) error {
 		return &refusal{Message: "a client cannot call port 0; name the port in the kubeconfig's server"}
 	}
 	_, err := d.listenLoopback(addr)
+	if errors.Is(err, socket.ErrPortTaken) {
+		// Most likely by ourselves, as somebody else.
+		for _, s := range Running(context.Background(), d.opt.Places) {
+			if s.ID != d.opt.ID && slices.Contains(s.Listeners, "https://"+addr) {
+				return fmt.Errorf("proxy %s with another identity or configuration serves at %s (%s, auth %s); end it with `execproxy stop %s`, or give this one a kubeconfig with another --listen", s.ID, addr, s.Server, s.Auth, s.ID)
+			}
+		}
+	}
 	return err
 }
 

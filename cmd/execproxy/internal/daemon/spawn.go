@@ -57,7 +57,8 @@ func openLog(path string) (*os.File, error) {
 			_ = os.Rename(path, path+".1") // an old log that stays is only large
 		}
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	// A link put there since, in a directory of everybody, is not followed.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|noFollow, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the log: %w; name another with --log-file", err)
 	}
@@ -78,7 +79,7 @@ func openDaemonLog(c *config.Config, p Places, id string) (*os.File, error) {
 
 // spawn starts the daemon and returns once its listeners accept, or with its own
 // words about why they do not.
-func spawn(ctx context.Context, o *order) error {
+func spawn(ctx context.Context, o *order, environ []string) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding the execproxy binary: %w", err)
@@ -104,7 +105,7 @@ func spawn(ctx context.Context, o *order) error {
 	defer out.Close()
 	cmd := exec.Command(exe, Command)
 	cmd.Dir = string(filepath.Separator)
-	cmd.Env = without(os.Environ(), clientauthentication.InfoVariable)
+	cmd.Env = without(environ, clientauthentication.InfoVariable)
 	cmd.Stdin = bytes.NewReader(data)
 	cmd.Stdout = in
 	cmd.Stderr = log
@@ -124,7 +125,13 @@ func spawn(ctx context.Context, o *order) error {
 	var g greeting
 	switch {
 	case err != nil || json.Unmarshal(line, &g) != nil:
-		return fmt.Errorf("the proxy ended before it was ready (%v); its log is %s", <-exited, log.Name())
+		select {
+		case err = <-exited:
+		case <-ctx.Done(): // it lives and speaks another language
+			_ = cmd.Process.Kill()
+			err = ctx.Err()
+		}
+		return fmt.Errorf("the proxy ended before it was ready (%v); its log is %s", err, log.Name())
 	case !g.Ready:
 		return errors.New(g.Error)
 	}
@@ -170,7 +177,12 @@ func Detached(ctx context.Context, in io.Reader, out *os.File, version string) e
 			if _, err := d.document(o.Ask); err != nil {
 				return err
 			}
-			return greet(greeting{Ready: true})
+			// A plugin that was killed meanwhile takes nothing with it: others may
+			// wait for this proxy, and the lock or the idle time ends it.
+			if err := greet(greeting{Ready: true}); err != nil {
+				d.log.Warn("the plugin that started this proxy is gone", "error", err)
+			}
+			return nil
 		},
 	})
 	var early *StartError

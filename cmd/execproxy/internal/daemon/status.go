@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 	"github.com/execproxy/execproxy/proxy/socket"
 )
 
@@ -20,11 +21,14 @@ func (d *Daemon) status() Status {
 	up, px := d.upstream.Stats(), d.proxy.Stats()
 	s := Status{
 		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
-		Server: d.config.Server, Auth: d.config.Auth, Identity: d.id.name(), Socket: d.opt.Places.Socket(d.opt.ID),
+		Server: d.config.Server, Auth: d.config.Auth, Identity: d.id.name(),
 		Listeners: d.urls(), Life: d.opt.Life, Locks: d.life.paths(), Clients: d.life.clients(),
 		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: d.id.signatures.Load() + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
 		CertificateNotAfter: d.id.notAfter(),
+	}
+	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
+		s.Socket = d.opt.Sockets[0]
 	}
 	d.mu.Lock()
 	s.Warnings = slices.Clone(d.warnings)
@@ -73,6 +77,8 @@ func globEscape(s string) string {
 // until then.
 func Stop(ctx context.Context, p Places, s Status) error {
 	path := p.Socket(s.ID)
+	// Taken hold of while it surely is the proxy; gone before is fine, too.
+	ended, gone := process.WatchEnd(s.PID)
 	err := newController(path).call(ctx, http.MethodPost, pathStop, nil, &struct{}{})
 	if err != nil && !errors.Is(err, errNobody) {
 		return fmt.Errorf("stopping proxy %s: %w", s.ID, err)
@@ -83,5 +89,12 @@ func Stop(ctx context.Context, p Places, s Status) error {
 	if err != nil {
 		return fmt.Errorf("proxy %s (pid %d) was asked to end and has not within a minute; kill it: %w", s.ID, s.PID, err)
 	}
-	return lock.Remove()
+	if err := lock.Remove(); err != nil {
+		return err
+	}
+	// The lock is the last thing but one that a proxy lets go.
+	if gone == nil {
+		return ended(ctx)
+	}
+	return nil
 }

@@ -93,9 +93,10 @@ func (d *Daemon) rotate() {
 		d.log.Error("the changed key is not used, the old one stays", "error", err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	// The end of the proxy waits for this, and has a second.
+	ctx, cancel := context.WithTimeout(d.work, 10*time.Second)
 	defer cancel()
-	if err := d.upstream.Prewarm(ctx); err != nil {
+	if err := d.upstream.Prewarm(ctx); err != nil && d.work.Err() == nil {
 		d.log.Warn("connecting with the changed key", "error", err)
 	}
 }
