@@ -36,9 +36,9 @@ func checkPrivate(path string, info fs.FileInfo) error {
 		return &UnsafeError{path, fmt.Sprintf("belongs to uid %d, not to us (uid %d)", uid, os.Geteuid()), "choose a directory of your own"}
 	}
 	perm := info.Mode().Perm()
-	if info.Mode()&os.ModeSticky != 0 || perm&0o022 != 0 {
-		// Others may count on it: taking it from them is no cure.
-		return &UnsafeError{path, fmt.Sprintf("has mode %#o, which is for sharing, and must be 0700", perm), "name one of your own; one that does not exist yet is made"}
+	if info.Mode()&os.ModeSticky != 0 {
+		// Like /tmp: others count on it, and taking it from them is no cure.
+		return &UnsafeError{path, fmt.Sprintf("has mode %#o and is for sharing, must be 0700", perm), "name a directory of your own; one that does not exist yet is made"}
 	}
 	if perm != 0o700 {
 		return &UnsafeError{path, fmt.Sprintf("has mode %#o, must be 0700", perm), fmt.Sprintf("chmod 0700 %q", path)}

@@ -64,7 +64,7 @@ func TestOpenDirRefuses(t *testing.T) {
 			p := filepath.Join(top, "d")
 			must(t, os.Mkdir(p, 0o700), os.Chmod(p, 0o777))
 			return p
-		}, []string{"0777", "must be 0700", "name one of your own"}},
+		}, []string{"0777", "must be 0700", "chmod 0700"}},
 		{"readable by others", false, func(t *testing.T, top string) string {
 			p := filepath.Join(top, "d")
 			must(t, os.Mkdir(p, 0o700), os.Chmod(p, 0o755))
@@ -74,7 +74,7 @@ func TestOpenDirRefuses(t *testing.T) {
 			p := filepath.Join(top, "d")
 			must(t, os.Mkdir(p, 0o700), os.Chmod(p, 0o777|os.ModeSticky))
 			return p
-		}, []string{"0777"}},
+		}, []string{"0777", "name a directory of your own"}},
 		{"closed to ourselves", false, func(t *testing.T, top string) string {
 			p := filepath.Join(top, "d")
 			must(t, os.Mkdir(p, 0o500))

@@ -217,6 +217,16 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 	})
 }
 
+// complete checks the sum of all sources. What a flag said is wrong usage.
+func (o *options) complete(c *config.Config) error {
+	err := c.Complete()
+	var field *config.FieldError
+	if errors.As(err, &field) && field.Source == "" && o.set.Changed(field.Field) {
+		return &usageError{fmt.Errorf("--%s: %w", field.Field, field.Err)}
+	}
+	return err
+}
+
 // noOperands refuses what would otherwise be ignored.
 func (o *options) noOperands() error {
 	if len(o.operands) > 0 {

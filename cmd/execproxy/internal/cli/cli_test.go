@@ -101,10 +101,13 @@ func TestWrongUsage(t *testing.T) {
 		{"stop without a name", nil, []string{"stop"}, 2, []string{"--all"}},
 		{"stop what does not run", nil, []string{"stop", "cafe"}, 1, []string{"cafe", "execproxy status"}},
 		{"unknown output", nil, []string{"status", "-o", "xml"}, 2, []string{"json"}},
-		{"bad flag value", nil, []string{"serve", "--idle-timeout", "soon"}, 2, []string{"--idle-timeout", "duration"}},
+		{"bad flag value", nil, []string{"serve", "--drain-timeout", "soon"}, 2, []string{"--drain-timeout", "duration"}},
+		{"bad value of a flag", nil, []string{"serve", "--server", "https://a", "--auth", "mtsl"}, 2, []string{"--auth", "mtsl"}},
+		{"kubeconfig-out in no directory", nil, []string{"serve", "--server", "https://a", "--auth", "headers", "--header", "A=b", "--kubeconfig-out", "/does/not/exist/k"}, 1, []string{"kubeconfig-out", "/does/not/exist"}},
+		{"kubeconfig-out is a directory", nil, []string{"serve", "--server", "https://a", "--auth", "headers", "--header", "A=b", "--kubeconfig-out", "/"}, 1, []string{"kubeconfig-out", "directory"}},
 		{"exec by hand", nil, []string{"exec"}, 1, []string{"KUBERNETES_EXEC_INFO", "execproxy kubeconfig", "execproxy demo"}},
 		{"plugin without cluster", info, nil, 1, []string{"provideClusterInfo"}},
-		{"plugin's flags without the command", info, []string{"--auth", "magic", "--listen", "https://127.0.0.1:1", "--server", "https://a"}, 1, []string{"auth", "magic"}},
+		{"plugin's flags without the command", info, []string{"--auth", "magic", "--listen", "https://127.0.0.1:1", "--server", "https://a"}, 2, []string{"auth", "magic"}},
 		{"broken info", map[string]string{"KUBERNETES_EXEC_INFO": "{"}, nil, 1, []string{"KUBERNETES_EXEC_INFO"}},
 		{"foreign server", map[string]string{"KUBERNETES_EXEC_INFO": `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"cluster":{"server":"https://prod:6443"}}}`}, []string{"exec"}, 1, []string{"https://prod:6443", "execproxy kubeconfig", "execproxy run"}},
 		{"foreground without lock", info, []string{"exec", "--foreground", "--listen", "https://127.0.0.1:1", "--server", "https://a", "--auth", "headers", "--header", "A=b"}, 1, []string{"--foreground", "lock file"}},
@@ -177,8 +180,8 @@ func TestKubeconfig(t *testing.T) {
 		return append([]string{"kubeconfig", "--kubeconfig", file, "--listen", "https://127.0.0.1:21000", "--command", "execproxy"}, a...)
 	}
 	code, out, errs := play(t, nil, args()...)
-	if code != 0 || errs != "" {
-		t.Fatalf("exit %d, stderr %q", code, errs)
+	if code != 0 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "warning") || !strings.Contains(errs, "k.pem") {
+		t.Fatalf("exit %d, stderr %q, want a warning about the key that is not there", code, errs)
 	}
 	for _, want := range []string{
 		"server: https://127.0.0.1:21000", "server: https://prod.example:6443", "name: client.authentication.k8s.io/exec",
@@ -239,6 +242,14 @@ func TestKubeconfig(t *testing.T) {
 	}
 	if strip(twice) != strip(out) {
 		t.Errorf("read again:\n%s\nwas\n%s", twice, out)
+	}
+}
+
+func TestNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/does/not/exist") // read by client-go itself
+	code, out, errs := play(t, nil, "kubeconfig")
+	if code != 1 || out != "" || !strings.Contains(errs, "/does/not/exist") || !strings.Contains(errs, "--kubeconfig") {
+		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
 }
 

@@ -62,7 +62,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		}
 		return answer(s)
 	}
-	if err := c.Complete(); err != nil {
+	if err := o.complete(c); err != nil {
 		return err
 	}
 	ask.Server = c.Server

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -62,6 +63,10 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
+	// The files may come later; but whoever mistyped one wants to know now.
+	if err := daemon.CheckFiles(c); err != nil {
+		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
+	}
 	c.Listen = nil // the server's URL says it
 	ext, err := json.Marshal(c.Extension())
 	if err != nil {
@@ -93,8 +98,8 @@ func printable(c *config.Config) error {
 		return errors.New("the user's private key stands inline in the kubeconfig, and would in the one to be printed; write it to a file of mode 0600 and say --key FILE --cert FILE, or use `execproxy run`")
 	}
 	for _, h := range c.Headers {
-		if !config.HeaderFromFile(h) {
-			return errors.New("header: a value would stand in the kubeconfig for all to read; write it to a file of mode 0600 and say --header NAME=@FILE")
+		if strings.Contains(h, "=") && !config.HeaderFromFile(h) {
+			return errors.New("a header's value, or the user's token, would stand in the kubeconfig for all to read; write it to a file of mode 0600 (of a token: \"Bearer TOKEN\") and say --auth headers --header NAME=@FILE (of a token: Authorization=@FILE), or use `execproxy run`")
 		}
 	}
 	return nil

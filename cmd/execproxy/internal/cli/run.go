@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -33,8 +34,12 @@ func runRun(ctx context.Context, w *world, o *options) error {
 	// Looked up first: a mistyped command needs no proxy.
 	path, err := exec.LookPath(o.operands[0])
 	if err != nil {
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EISDIR) {
+			fmt.Fprintf(w.stderr, "execproxy: %s: not executable\n", o.operands[0])
+			return exitError(126) // both as a shell
+		}
 		fmt.Fprintf(w.stderr, "execproxy: %s: command not found\n", o.operands[0])
-		return exitError(127) // as a shell
+		return exitError(127)
 	}
 	c := s.config
 	c.Listen = []string{"https://127.0.0.1:0"}

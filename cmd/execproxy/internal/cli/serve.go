@@ -25,6 +25,9 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	c := s.config
+	if err := checkKubeconfigOut(c.KubeconfigOut); err != nil {
+		return err
+	}
 	p, err := w.places()
 	if err != nil {
 		return err
@@ -102,6 +105,35 @@ func (k *kubeconfigFile) remove() {
 	}
 }
 
+// checkKubeconfigOut finds out before anything is served whether the file can be
+// written where it is wanted.
+func checkKubeconfigOut(path string) error {
+	if path == "" {
+		return nil
+	}
+	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+		return &config.FieldError{Field: "kubeconfig-out", Err: fmt.Errorf("%s is a directory; name a file", path)}
+	}
+	dir := filepath.Dir(path)
+	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+		return &config.FieldError{Field: "kubeconfig-out", Err: fmt.Errorf("%s is not a directory; make it first", dir)}
+	}
+	return nil
+}
+
+// cause is an error of a file less the path, which may be a temporary one.
+func cause(err error) error {
+	var p *os.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p):
+		return p.Err
+	case errors.As(err, &l):
+		return l.Err
+	}
+	return err
+}
+
 // openToOthers tells a directory in which others may replace a file of ours. In
 // one like /tmp they may not. Windows shows no such mode.
 func openToOthers(dir string) bool {
@@ -138,7 +170,7 @@ func writeKubeconfig(path string, s *source, d *daemon.Daemon) ([]byte, error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".execproxy-*") // 0600
 	if err != nil {
-		return nil, fmt.Errorf("writing the kubeconfig: %w", err)
+		return nil, fmt.Errorf("writing the kubeconfig %s: %w", path, cause(err))
 	}
 	defer os.Remove(f.Name()) // gone already when all went well
 	if _, err = f.Write(data); err == nil {
@@ -151,7 +183,7 @@ func writeKubeconfig(path string, s *source, d *daemon.Daemon) ([]byte, error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("writing the kubeconfig %s: %w", path, err)
+		return nil, fmt.Errorf("writing the kubeconfig %s: %w", path, cause(err))
 	}
 	return data, nil
 }

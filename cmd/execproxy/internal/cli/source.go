@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,7 +37,7 @@ func (o *options) loadSource(w *world) (*source, error) {
 	}
 	s := &source{config: c}
 	if c.Server != "" && o.kubeconfig == "" && o.context == "" {
-		if err := c.Complete(); err != nil {
+		if err := o.complete(c); err != nil {
 			return nil, err
 		}
 		u, err := config.ServerURL(c.Server)
@@ -75,8 +77,8 @@ func (o *options) loadSource(w *world) (*source, error) {
 	if !said {
 		s.config.KeyPEM, s.config.CertPEM = pair.key, pair.cert
 	}
-	if err := s.config.Complete(); err != nil {
-		return nil, fmt.Errorf("context %q: %w", name, err)
+	if err := o.complete(s.config); err != nil {
+		return nil, err
 	}
 	s.context, s.cluster, s.user, s.namespace = name, k.Cluster, k.AuthInfo, k.Namespace
 	return s, nil
@@ -93,6 +95,12 @@ func readKubeconfig(o *options) (*api.Config, string, error) {
 	name := o.context
 	if name == "" {
 		name = raw.CurrentContext
+	}
+	if len(raw.Contexts) == 0 {
+		files := rules.GetLoadingPrecedence()
+		if !slices.ContainsFunc(files, func(f string) bool { _, err := os.Stat(f); return err == nil }) {
+			return nil, "", fmt.Errorf("no kubeconfig at %s; name one with --kubeconfig or KUBECONFIG, or the cluster with --server", strings.Join(files, ", "))
+		}
 	}
 	return raw, name, nil
 }

@@ -89,6 +89,7 @@ func TestBadSources(t *testing.T) {
 		want []string
 	}{
 		{"unknown field of the extension", Sources{Extension: json.RawMessage(`{"awsProfil":"x"}`)}, []string{"exec extension", "awsProfil", "unknown field", "awsProfile"}},
+		{"cluster said twice", Sources{Extension: json.RawMessage(`{"server":"https://a","upstream":{"server":"https://b"}}`)}, []string{"server", "upstream.server"}},
 		{"unknown field of upstream", Sources{Extension: json.RawMessage(`{"upstream":{"serverName":"x"}}`)}, []string{"upstream.serverName", "unknown field", "tls-server-name"}},
 		{"wrong type", Sources{Extension: json.RawMessage(`{"unsignedPayload":"yes"}`)}, []string{"unsignedPayload", "true or false"}},
 		{"null", Sources{Extension: json.RawMessage(`{"key":null}`)}, []string{"key", "must be a string"}},

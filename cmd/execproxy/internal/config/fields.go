@@ -50,6 +50,8 @@ const (
 	GroupCluster  Group = "cluster"
 	GroupListen   Group = "listen"
 	GroupLife     Group = "life"
+	GroupLock     Group = "lock" // of those who have a parent
+	GroupIdle     Group = "idle" // of daemons
 	GroupPolicy   Group = "policy"
 	GroupExec     Group = "exec"
 	GroupServe    Group = "serve"
@@ -82,6 +84,9 @@ func (f *Field) Switch() bool { return f.Arg == "" }
 
 // Set says value for the field; base completes a relative path.
 func (f *Field) Set(c *Config, value, base string) error {
+	if f.Flag == "socket" {
+		value = strings.TrimPrefix(value, "unix://") // as status and --listen write it
+	}
 	if f.Path && value != "" && !hasKeyScheme(value) && !filepath.IsAbs(value) {
 		if base == "" {
 			return errors.New("is a relative path; write it absolute, a plugin has no directory of its own")
@@ -170,10 +175,10 @@ var Fields = []*Field{
 	{Flag: "listen", Arg: "ADDRESS", List: true, Group: GroupListen, Usage: "unix:///PATH or https://127.0.0.1:PORT; repeatable", set: list(func(c *Config) *[]string { return &c.Listen })},
 	{Flag: "kubeconfig-out", Arg: "FILE", Group: GroupServe, Path: true, Usage: "write a kubeconfig (0600) that any client of this user can use as it is", set: text(func(c *Config) *string { return &c.KubeconfigOut })},
 
-	{Flag: "lock-file", Arg: "FILE", Group: GroupLife, Path: true, Usage: "end when this file, locked by the parent with flock(2), comes free", set: text(func(c *Config) *string { return &c.LockFile })},
+	{Flag: "lock-file", Arg: "FILE", Group: GroupLock, Path: true, Usage: "end when this file, locked by the parent with flock(2), comes free", set: text(func(c *Config) *string { return &c.LockFile })},
 	{Flag: "foreground", Group: GroupExec, Usage: "serve in the plugin's own process instead of a daemon", set: toggle(func(c *Config) *bool { return &c.Foreground })},
 	{Flag: "socket", Arg: "PATH", Group: GroupExec, Path: true, Usage: "answer for the proxy that already serves at this Unix socket", set: text(func(c *Config) *string { return &c.Socket })},
-	{Flag: "idle-timeout", Arg: "DURATION", Group: GroupLife, Usage: "end a daemon without lock after this time without a client (default 5m)", set: span(func(c *Config) *time.Duration { return &c.IdleTimeout })},
+	{Flag: "idle-timeout", Arg: "DURATION", Group: GroupIdle, Usage: "end a daemon without lock after this time without a client (default 5m)", set: span(func(c *Config) *time.Duration { return &c.IdleTimeout })},
 	{Flag: "drain-timeout", Arg: "DURATION", Group: GroupLife, Usage: "time that requests get to end after SIGTERM (default 10s)", set: span(func(c *Config) *time.Duration { return &c.DrainTimeout })},
 	{Flag: "foreign-authorization", Arg: "POLICY", Group: GroupPolicy, Usage: "requests with an Authorization of their own: reject (default), or passthrough without our identity", set: text(func(c *Config) *string { return &c.ForeignAuthorization })},
 
@@ -258,8 +263,12 @@ func (c *Config) applyExtension(raw json.RawMessage) error {
 		}
 		known := map[string]*Field{}
 		for _, f := range Fields {
-			if f.upstream {
-				known[f.Flag] = f
+			if !f.upstream {
+				continue
+			}
+			known[f.Flag] = f
+			if _, twice := doc[f.JSON()]; twice {
+				return &FieldError{source, f.JSON(), fmt.Errorf("stands beside upstream, where it is upstream.%s; say it there alone", f.Flag)}
 			}
 		}
 		if err := c.applyFields(source, "upstream.", cluster, known, ""); err != nil {

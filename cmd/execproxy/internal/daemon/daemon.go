@@ -149,13 +149,13 @@ func (d *Daemon) start(ctx context.Context) error {
 		}
 	}
 	d.Go(func() { d.id.watch(d.work, d.rotate) })
-	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", d.id.name(), "listen", d.urls())
 	d.life.begin()
 	if d.opt.Ready != nil {
 		if err := d.opt.Ready(d); err != nil {
 			return err
 		}
 	}
+	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", d.id.name(), "listen", d.urls())
 	close(d.ready)
 	return nil
 }
@@ -218,8 +218,8 @@ func (d *Daemon) shut(why cause) {
 	}
 }
 
-// drain lets requests end until the deadline. Watches have no end of their own;
-// they are cut by it.
+// drain lets requests end until the deadline. Watches and followed logs have no
+// end of their own and are not waited for; upgraded connections get the time.
 func (d *Daemon) drain(listeners []*listener) {
 	ctx, cancel := context.WithTimeout(context.Background(), d.config.DrainTimeout)
 	defer cancel()
@@ -236,6 +236,7 @@ func (d *Daemon) drain(listeners []*listener) {
 	for _, l := range listeners {
 		all.Go(func() { _ = l.server.Shutdown(ctx) })
 	}
+	d.proxy.EndWatches() // after the listeners are closed, or they would be back
 	all.Wait()
 }
 

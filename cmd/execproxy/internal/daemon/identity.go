@@ -91,6 +91,26 @@ func newIdentity(ctx context.Context, c *config.Config, _ []string, log *slog.Lo
 	return id, nil
 }
 
+// CheckFiles looks at the files that the configuration names, as a proxy that
+// starts with it would.
+func CheckFiles(c *config.Config) error {
+	if c.Auth == config.AuthMTLS {
+		id := &identity{config: c}
+		key, err := id.loadKey()
+		if err != nil {
+			return err
+		}
+		_ = key.Close()
+	}
+	if c.Auth == config.AuthHeaders {
+		if _, err := header.New(c.Headers); err != nil {
+			return err
+		}
+	}
+	_, err := rootCAs(c)
+	return err
+}
+
 func (id *identity) loadKey() (*keyfile.Key, error) {
 	if len(id.config.KeyPEM) > 0 {
 		return keyfile.Parse(id.config.KeyPEM, id.config.CertPEM)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -47,6 +48,10 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 func (d *Daemon) listenMetrics(addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
 		return fmt.Errorf("metrics-address %s: %w; name a free one", addr, err)
 	}
 	mux := http.NewServeMux()

@@ -107,7 +107,7 @@ func rootCAs(c *config.Config) (*x509.CertPool, error) {
 	if c.CertificateAuthority != "" {
 		var err error
 		if data, err = os.ReadFile(c.CertificateAuthority); err != nil {
-			return nil, &config.FieldError{Field: "certificate-authority", Err: err}
+			return nil, &config.FieldError{Field: "certificate-authority", Err: fmt.Errorf("%w; name the PEM file with the CA of the API server", err)}
 		}
 		name = "certificate-authority"
 	}
@@ -119,6 +119,9 @@ func rootCAs(c *config.Config) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
+		if c.CertificateAuthority != "" {
+			return nil, &config.FieldError{Field: name, Err: fmt.Errorf("%s holds no PEM certificate; name the file with the CA of the API server", c.CertificateAuthority)}
+		}
 		return nil, &config.FieldError{Field: name, Err: errors.New("holds no PEM certificate; give the CA of the API server")}
 	}
 	return pool, nil
