@@ -128,7 +128,7 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	if err != nil {
 		return ask, fmt.Errorf("this client calls %s itself and does not know proxyConfig (it names no lock file); use the kubeconfig that `execproxy kubeconfig` prints, or `execproxy run -- CMD`", config.Shown(u))
 	}
-	ask.Loopback = addr
+	ask.Loopback, ask.Authority = addr, cluster.CertificateAuthorityData
 	return ask, nil
 }
 

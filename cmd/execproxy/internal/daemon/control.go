@@ -36,6 +36,8 @@ type Ask struct {
 	// Loopback is the host:port that the client will call; empty for a client
 	// that takes a proxyConfig.
 	Loopback string `json:"loopback,omitempty"`
+	// Authority is the PEM that the client trusts there; empty: not known.
+	Authority []byte `json:"authority,omitempty"`
 }
 
 // Status is what `execproxy status` tells of one proxy.

@@ -178,6 +178,9 @@ func (d *Daemon) Warn(texts ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, t := range texts {
+		if slices.Contains(d.warnings, t) {
+			continue // told; every plugin may find the same
+		}
 		d.warnings = append(d.warnings, t)
 		d.log.Warn(t)
 	}

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -70,6 +72,28 @@ func (s *session) loopbackConfig() (*tls.Config, error) {
 	return a.ServerConfig(nil, s.own), nil
 }
 
+// trusted fails where a client would not know the loopback listener by what it
+// pins.
+func (s *session) trusted(pinned []byte) error {
+	if len(pinned) == 0 {
+		return nil
+	}
+	a, err := s.loopbackAuthority()
+	if err != nil {
+		return err
+	}
+	own, _ := pem.Decode(a.CertificatePEM())
+	for rest := pinned; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return fmt.Errorf("a kubeconfig's certificate-authority-data is not this user's loopback CA in %s, which was made anew or is of another HOME; print it again with `execproxy kubeconfig`", s.places.Authority())
+		}
+		if bytes.Equal(block.Bytes, own.Bytes) {
+			return nil
+		}
+	}
+}
+
 func openLoopbackAuthority(p Places) (*socket.Authority, error) {
 	dir, err := socket.OpenDir(p.Authority())
 	if err != nil {
@@ -124,6 +148,11 @@ func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
 	case ask.Loopback != "":
 		if err := d.loopbackFor(ask.Loopback); err != nil {
 			return nil, err
+		}
+		// The client decides whom it trusts, and will say no more than that it
+		// does not know the authority. The cure stands in `status` and in the log.
+		if err := d.session.trusted(ask.Authority); err != nil {
+			d.Warn(err.Error())
 		}
 	case len(d.opt.Sockets) == 0:
 		return nil, &refusal{Message: "this proxy has no Unix socket; start it with --listen unix:///PATH"}
