@@ -31,6 +31,11 @@ func TestEndWatches(t *testing.T) {
 		if b, err := io.ReadAll(watch.Body); err == nil {
 			t.Errorf("a cut watch looks complete: %q", b)
 		}
+		again := get(t, c, "https://x/pods?watch=true")
+		_ = again.Body.Close()
+		if again.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("a watch that begins anew gets %s", again.Status)
+		}
 		close(next)
 		if b, err := io.ReadAll(list.Body); err != nil || string(b) != "xy" {
 			t.Errorf("a list was cut, too: %q, %v", b, err)

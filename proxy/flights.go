@@ -17,6 +17,7 @@ type flight struct {
 type flights struct {
 	next   atomic.Uint32
 	ended  atomic.Bool
+	finite atomic.Bool // nothing endless begins any more
 	shards [16]struct {
 		mu   sync.Mutex
 		open map[*flight]struct{}
@@ -38,7 +39,8 @@ func (f *flights) add(x *flight) bool {
 	s := &f.shards[x.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.ended.Load() { // under the lock: close has not been through this shard yet, or x is not in it
+	// Under the lock: cut has not been through this shard yet, or x is not in it.
+	if f.ended.Load() || x.endless && f.finite.Load() {
 		return false
 	}
 	s.open[x] = struct{}{}

@@ -218,10 +218,13 @@ func (p *Proxy) Loopback() http.Handler {
 // cancelled, new ones are answered with 503. It does not wait.
 func (p *Proxy) Close() { p.flights.close() }
 
-// EndWatches cuts what has no end of its own, watches and followed logs, so that
-// a server that shuts down has to wait for the rest alone. Clients of a watch
-// begin it anew by themselves.
-func (p *Proxy) EndWatches() { p.flights.cut(func(x *flight) bool { return x.endless }) }
+// EndWatches cuts what has no end of its own, watches and followed logs, and
+// answers new ones with 503, so that a server that shuts down has to wait for
+// the rest alone. Clients of a watch begin it anew by themselves, and at once.
+func (p *Proxy) EndWatches() {
+	p.flights.finite.Store(true)
+	p.flights.cut(func(x *flight) bool { return x.endless })
+}
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, loopback bool) {
 	p.count.requests.Add(1)
