@@ -99,14 +99,12 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 		}
 		return ask, nil
 	}
-	for _, l := range c.Listen {
-		p, err := config.ParseListen(l)
-		if err != nil {
-			return ask, &config.FieldError{Field: "listen", Err: err}
-		}
-		if p.Network == "tcp" {
-			ask.Loopback = p.Address
-		}
+	_, loopback, err := c.Listeners()
+	if err != nil {
+		return ask, err
+	}
+	if n := len(loopback); n > 0 {
+		ask.Loopback = loopback[n-1]
 	}
 	switch {
 	case ask.Loopback != "":

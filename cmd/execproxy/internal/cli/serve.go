@@ -32,7 +32,11 @@ func runServe(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	if c.KubeconfigOut != "" && !listensLoopback(c) {
+	_, loopback, err := c.Listeners()
+	if err != nil {
+		return err
+	}
+	if c.KubeconfigOut != "" && len(loopback) == 0 {
 		c.Listen = append(c.Listen, "https://127.0.0.1:0")
 	}
 	ready := func(d *daemon.Daemon) error {
@@ -143,15 +147,6 @@ func openToOthers(dir string) bool {
 
 // encoded is PEM as a kubeconfig has it.
 func encoded(pem []byte) []byte { return []byte(base64.StdEncoding.EncodeToString(pem)) }
-
-func listensLoopback(c *config.Config) bool {
-	for _, l := range c.Listen {
-		if a, err := config.ParseListen(l); err == nil && a.Network == "tcp" {
-			return true
-		}
-	}
-	return false
-}
 
 // writeKubeconfig writes a kubeconfig that works as it is, whole or not at all,
 // readable for this user alone, and returns what it wrote.

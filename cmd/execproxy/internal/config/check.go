@@ -32,10 +32,8 @@ func (c *Config) Complete() error {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
 	}
-	for _, l := range c.Listen {
-		if _, err := ParseListen(l); err != nil {
-			return &FieldError{"", "listen", err}
-		}
+	if _, _, err := c.Listeners(); err != nil {
+		return err
 	}
 	if c.MetricsAddress != "" {
 		if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {

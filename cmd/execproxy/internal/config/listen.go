@@ -44,6 +44,22 @@ func ParseListen(s string) (Listen, error) {
 	return Listen{}, fmt.Errorf("%q is neither unix:///PATH nor https://127.0.0.1:PORT", s)
 }
 
+// Listeners is what Listen says: paths of Unix sockets, and loopback host:ports.
+func (c *Config) Listeners() (unix, loopback []string, err error) {
+	for _, l := range c.Listen {
+		a, err := ParseListen(l)
+		if err != nil {
+			return nil, nil, &FieldError{"", "listen", err}
+		}
+		if a.Network == "unix" {
+			unix = append(unix, a.Address)
+		} else {
+			loopback = append(loopback, a.Address)
+		}
+	}
+	return unix, loopback, nil
+}
+
 // ErrNotLoopback means an address that other machines could reach.
 var ErrNotLoopback = errors.New("is not a loopback address; use 127.0.0.1 or [::1]")
 

@@ -26,6 +26,10 @@ const (
 	pathStop     = "/v1/stop"
 )
 
+// maxAsk holds whatever a client can say: an authority's PEM, which came in
+// KUBERNETES_EXEC_INFO, in base64.
+const maxAsk = 2 * clientauthentication.MaxInfo
+
 // An Ask is what a plugin wants of a running proxy.
 type Ask struct {
 	// Server is the API server that the client means; a proxy in front of
@@ -78,12 +82,15 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.Message }
 
+// errEnding sends a plugin away to start the next proxy.
+var errEnding = &refusal{Message: "the proxy is ending", Stopping: true}
+
 // controlHandler answers on the control socket.
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathDocument, func(w http.ResponseWriter, r *http.Request) {
 		var ask Ask
-		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsk))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&ask); err != nil {
 			reply(w, http.StatusBadRequest, &refusal{Message: "unreadable request from the plugin; it is of another version; end the proxies of the old one with `execproxy stop --all`"})

@@ -117,7 +117,7 @@ func (d *Daemon) end(why cause) {
 // start builds everything, dials the API server, listens, and says so.
 func (d *Daemon) start(ctx context.Context) error {
 	var err error
-	if d.id, err = newIdentity(ctx, d.config, d.opt.Environ, d.log); err != nil {
+	if d.id, err = newIdentity(ctx, d.config, d.log); err != nil {
 		return err
 	}
 	d.Warn(d.id.warnings...)
@@ -239,7 +239,7 @@ func (d *Daemon) drain(listeners []*listener) {
 	for _, l := range listeners {
 		all.Go(func() { _ = l.server.Shutdown(ctx) })
 	}
-	d.proxy.EndWatches() // after the listeners are closed, or they would be back
+	d.proxy.EndWatches()
 	all.Wait()
 }
 

@@ -41,7 +41,7 @@ const credentialsTimeout = 15 * time.Second
 // newIdentity opens what the configuration names and fails with what is wrong
 // with it. Credentials are fetched once, so that a plugin fails instead of every
 // request.
-func newIdentity(ctx context.Context, c *config.Config, _ []string, log *slog.Logger) (*identity, error) {
+func newIdentity(ctx context.Context, c *config.Config, log *slog.Logger) (*identity, error) {
 	id := &identity{config: c, log: log}
 	switch c.Auth {
 	case config.AuthMTLS:

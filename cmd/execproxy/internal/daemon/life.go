@@ -106,7 +106,7 @@ func (l *life) register(path string) error {
 	}
 	if l.ended {
 		_ = p.Close()
-		return &refusal{Message: "the proxy is ending", Stopping: true}
+		return errEnding
 	}
 	l.locks = append(l.locks, p)
 	l.rearm()

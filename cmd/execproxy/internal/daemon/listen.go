@@ -91,13 +91,18 @@ func (d *Daemon) serveControl(apiSocket string) error {
 	if err != nil {
 		return err
 	}
-	l := &listener{addr: controlPath(apiSocket), server: &http.Server{
-		Handler: d.controlHandler(), ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
-	}}
+	l := &listener{addr: controlPath(apiSocket), server: d.ownServer(d.controlHandler())}
 	d.add(l)
 	d.serve(l, ln)
 	return nil
+}
+
+// ownServer serves what is not the API: short questions, short answers.
+func (d *Daemon) ownServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
+		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+	}
 }
 
 // listenLoopback serves a loopback address, once, and returns it with its port.
@@ -110,7 +115,7 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 		}
 	}
 	if d.closing {
-		return "", &refusal{Message: "the proxy is ending", Stopping: true}
+		return "", errEnding
 	}
 	cfg, err := d.session.loopbackConfig()
 	if err != nil {

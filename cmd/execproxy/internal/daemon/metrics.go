@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 )
@@ -59,10 +57,7 @@ func (d *Daemon) listenMetrics(addr string) error {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		d.writeMetrics(w)
 	})
-	l := &listener{addr: ln.Addr().String(), server: &http.Server{
-		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
-	}}
+	l := &listener{addr: ln.Addr().String(), server: d.ownServer(mux)}
 	d.add(l)
 	d.serve(l, ln)
 	d.log.Info("metrics", "address", "http://"+l.addr+"/metrics")

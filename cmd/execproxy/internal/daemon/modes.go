@@ -58,16 +58,9 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 		Version: version, LogWriter: log, Hurry: hurry, Ready: ready,
 	}
 	o.ID = serveID(c, environ)
-	for _, l := range c.Listen {
-		a, err := config.ParseListen(l)
-		if err != nil {
-			return &config.FieldError{Field: "listen", Err: err}
-		}
-		if a.Network == "unix" {
-			o.Sockets = append(o.Sockets, a.Address)
-		} else {
-			o.Loopback = append(o.Loopback, a.Address)
-		}
+	var err error
+	if o.Sockets, o.Loopback, err = c.Listeners(); err != nil {
+		return err
 	}
 	if len(c.Listen) == 0 {
 		o.Sockets = []string{p.Socket(o.ID)}
@@ -112,12 +105,8 @@ func Private(ctx context.Context, c *config.Config, p Places, environ []string, 
 		ID: fmt.Sprintf("run-%d", os.Getpid()), Life: lifeRun, Places: p, Environ: environ, Fixed: true, NoDrain: true,
 		Version: version, LogWriter: log, Ready: ready,
 	}
-	for _, l := range c.Listen {
-		a, err := config.ParseListen(l)
-		if err != nil {
-			return &config.FieldError{Field: "listen", Err: err}
-		}
-		o.Loopback = append(o.Loopback, a.Address)
+	if _, o.Loopback, err = c.Listeners(); err != nil {
+		return err
 	}
 	return Run(ctx, c, o)
 }

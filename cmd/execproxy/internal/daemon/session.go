@@ -141,7 +141,7 @@ func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
 		return nil, &refusal{Message: "this proxy stands in front of " + d.config.Server + ", not of " + ask.Server + "; name its socket only for that cluster"}
 	}
 	if !d.life.touch() {
-		return nil, &refusal{Message: "the proxy is ending", Stopping: true}
+		return nil, errEnding
 	}
 	s := &clientauthentication.Status{ExpirationTimestamp: time.Now().Add(d.expiry()).UTC().Truncate(time.Second)}
 	switch {
