@@ -43,7 +43,8 @@ func (t *Transport) Stats() Stats {
 
 // countError is told by http2 what happens on connections.
 func (t *Transport) countError(what string) {
-	if what == "conn_close_lost_ping" {
+	// A PING that was under way when we closed the connection ourselves fails, too.
+	if what == "conn_close_lost_ping" && t.ctx.Err() == nil {
 		t.deadPeers.Add(1)
 		t.log.Warn("server does not answer, connection given up", "server", t.o.Address)
 	}
