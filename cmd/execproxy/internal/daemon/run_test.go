@@ -3,9 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,6 +67,25 @@ func writePair(t *testing.T, api *apiserver.Server, path, user string) {
 	}
 }
 
+// testLog is the test's output until the test is over: a health check of http2,
+// which nobody can wait for, may log a moment later, and that would be a panic.
+type testLog struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (l *testLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(b)
+}
+
+func (l *testLog) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to = io.Discard
+}
+
 // begin runs a proxy until the test's end.
 func begin(t *testing.T, c *config.Config, o Options) *live {
 	t.Helper()
@@ -72,7 +93,8 @@ func begin(t *testing.T, c *config.Config, o Options) *live {
 	r := &live{places: o.Places, config: c, ended: make(chan error, 1), cancel: cancel}
 	ready := make(chan struct{})
 	next := o.Ready
-	o.LogWriter = t.Output()
+	log := &testLog{to: t.Output()}
+	o.LogWriter = log
 	o.Ready = func(d *Daemon) error {
 		r.d = d
 		if next != nil {
@@ -83,8 +105,17 @@ func begin(t *testing.T, c *config.Config, o Options) *live {
 		close(ready)
 		return nil
 	}
-	go func() { r.ended <- Run(ctx, c, o) }()
-	t.Cleanup(func() { cancel() })
+	over := make(chan struct{})
+	go func() { defer close(over); r.ended <- Run(ctx, c, o) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-over:
+		case <-time.After(patience):
+			t.Error("it did not end with the test")
+		}
+		log.close()
+	})
 	select {
 	case <-ready:
 	case err := <-r.ended:
