@@ -36,6 +36,11 @@ func (x *exchange) respond(res *http.Response) {
 	if _, err := x.p.buffers.relay(x.w, res.Body, left > smallBuffer, flush); err != nil {
 		x.abort(err)
 	}
+	if left < 0 && x.ctx.Err() != nil {
+		// An HTTP/1.1 server that hears of our cut may still end its answer in good
+		// order, before the connection is gone. It is cut all the same.
+		x.abort(x.ctx.Err())
+	}
 	if len(res.Trailer) > 0 {
 		sendTrailer(h, res.Trailer, announced)
 	}
