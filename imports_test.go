@@ -42,7 +42,7 @@ var far = []struct {
 	forbids string // import path prefix
 	because string
 }{
-	{[]string{"proxy", "signer", "lockfile", "transport"}, nil, "flag",
+	{[]string{"proxy", "signer", "lockfile", "transport"}, []string{"signer/signertest"}, "flag",
 		"libraries read no flags"},
 	{[]string{"proxy", "signer", "lockfile", "transport"}, nil, "github.com/spf13/",
 		"libraries read no flags"},
@@ -54,8 +54,10 @@ var far = []struct {
 		"the libraries speak the standard library's types; a program that uses one must not get all of Kubernetes"},
 	{[]string{""}, nil, "k8s.io/kubernetes",
 		"k8s.io/kubernetes is not made to be imported; its programs are built by tests/integration/kube"},
-	{[]string{""}, nil, "testing",
-		"the product must not link the test framework and its flags"},
+	{[]string{""}, []string{"signer/signertest"}, "testing",
+		"the product must not link the test framework and its flags"}, // signertest is for tests, as net/http/httptest is
+	{[]string{""}, []string{"signer/signertest"}, module + "/signer/signertest",
+		"the conformance suite is for tests alone; it brings the test framework along"},
 	{[]string{"proxy/clientauthentication"}, nil, "net/http",
 		"the wire types are text in, text out"},
 	{[]string{"lockfile", "proxy/clientauthentication"}, nil, "crypto/tls",
@@ -72,11 +74,15 @@ func TestImports(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	// What a package imports differs by system; one processor stands for all of its kind.
-	for _, goos := range []string{"linux", "darwin", "windows"} {
-		for _, p := range goList(t, goos) {
+	// With cgo there is more than without.
+	for _, on := range [][]string{
+		{"GOOS=linux", "CGO_ENABLED=0"}, {"GOOS=linux", "CGO_ENABLED=1"},
+		{"GOOS=darwin", "CGO_ENABLED=0"}, {"GOOS=windows", "CGO_ENABLED=0"},
+	} {
+		for _, p := range goList(t, on...) {
 			seen[p.ImportPath] = true
 			for _, complaint := range check(rooms, p) {
-				t.Errorf("%s: %s", goos, complaint)
+				t.Errorf("%s: %s", on, complaint)
 			}
 		}
 	}
@@ -152,16 +158,16 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// goList lists the module's packages as they are on goos.
-func goList(t *testing.T, goos string) []pkg {
+// goList lists the module's packages as they are on a system.
+func goList(t *testing.T, on ...string) []pkg {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Standard,Module,Imports,Deps,GoFiles", "./...")
-	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), on...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list on %s: %v\n%s", goos, err, stderr.Bytes())
+		t.Fatalf("go list on %s: %v\n%s", on, err, stderr.Bytes())
 	}
 	var all []pkg
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
@@ -169,12 +175,12 @@ func goList(t *testing.T, goos string) []pkg {
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			t.Fatalf("go list on %s: %v", goos, err)
+			t.Fatalf("go list on %s: %v", on, err)
 		}
 		all = append(all, p)
 	}
 	if len(all) < 2 {
-		t.Fatalf("go list on %s found %d packages", goos, len(all))
+		t.Fatalf("go list on %s found %d packages", on, len(all))
 	}
 	return all
 }
@@ -220,6 +226,8 @@ func TestCheck(t *testing.T) {
 		"proxy/client": {holds: "the client", ours: []string{"lockfile"}},
 		"lockfile":     {holds: "the lock", others: []string{"golang.org/x/sys"}},
 		"cmd/x":        {holds: "main", ours: []string{"libraries"}, others: []string{"any"}},
+
+		"signer/signertest": {holds: "the suite"},
 	}
 	for _, tc := range []struct {
 		name, pkg string
@@ -238,6 +246,9 @@ func TestCheck(t *testing.T) {
 		{"prefix of a name is not its path", "lockfile", []string{"golang.org/x/sysinfo"}, nil, "lockfile imports golang.org/x/sysinfo"},
 		{"far away", "proxy", nil, []string{"github.com/aws/aws-sdk-go-v2/aws"}, "proxy depends on github.com/aws/aws-sdk-go-v2/aws: only a signing scheme"},
 		{"flags", "proxy", nil, []string{"flag"}, "proxy depends on flag: libraries read no flags"},
+		{"test framework", "cmd/x", nil, []string{"testing"}, "must not link the test framework"},
+		{"test framework in the suite for tests", "signer/signertest", []string{"testing"}, []string{"testing", "flag"}, ""},
+		{"suite for tests", "cmd/x", []string{module + "/signer/signertest"}, []string{module + "/signer/signertest"}, "cmd/x depends on " + module + "/signer/signertest: the conformance suite is for tests alone"},
 		{"kubernetes", "cmd/x", nil, []string{"k8s.io/kubernetes/cmd/kubectl"}, "k8s.io/kubernetes is not made to be imported"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -78,7 +78,7 @@ type leaf struct {
 	usage     []x509.ExtKeyUsage
 }
 
-func certificate(t testing.TB, key crypto.Signer, l leaf) []byte {
+func issue(t testing.TB, key crypto.Signer, l leaf) []byte {
 	t.Helper()
 	if l.notBefore.IsZero() {
 		l.notBefore = time.Now().Add(-time.Hour)
@@ -131,7 +131,7 @@ func sec1(t testing.TB, key *ecdsa.PrivateKey) []byte {
 func pair(t testing.TB, name string) (key, cert []byte) {
 	t.Helper()
 	k := newKey()
-	return pkcs8(t, k), certificate(t, k, leaf{name: name})
+	return pkcs8(t, k), issue(t, k, leaf{name: name})
 }
 
 func write(t testing.TB, path string, parts ...[]byte) string {

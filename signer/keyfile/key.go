@@ -5,28 +5,32 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/sha512"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/execproxy/execproxy/signer"
+	"github.com/execproxy/execproxy/signer/certificate"
 )
 
 // Key is a private key from a file, and its certificate chain. It implements [signer.Key].
 type Key struct {
 	private  crypto.Signer
 	chain    [][]byte
-	leaf     *x509.Certificate
+	leaf     *x509.Certificate // nil for one without a chain
 	warnings []string
 	closed   atomic.Bool
 
-	keyPath, certPath string            // "" for what was given to Parse
+	keyPath, certPath string            // "" for what has no files to watch
 	print             [sha256.Size]byte // tells two pairs apart
 }
 
@@ -41,6 +45,27 @@ func Load(keyPath, certPath string) (*Key, error) {
 // Parse is Load for what is in memory already. certPEM may be nil: then keyPEM holds both.
 func Parse(keyPEM, certPEM []byte) (*Key, error) {
 	return parse(source{pem: keyPEM}, source{pem: certPEM}, certPEM == nil, time.Now())
+}
+
+// LoadBare reads a key alone, whose chain is kept elsewhere or not issued yet: its
+// CertificateChain is empty, its Leaf nil. It fails with a *[Error].
+func LoadBare(path string) (*Key, error) {
+	if path == "" {
+		return nil, &Error{What: "key", Err: ErrMissing, Cure: "name its file with --key"}
+	}
+	s, warning, err := read("key", path)
+	if err != nil {
+		return nil, err
+	}
+	private, der, err := parseKey(s)
+	if err != nil {
+		return nil, err
+	}
+	k := assemble(private, der, nil)
+	if warning != "" {
+		k.warnings = []string{warning}
+	}
+	return k, nil
 }
 
 func load(keyPath, certPath string, now time.Time) (*Key, error) {
@@ -92,7 +117,17 @@ func parse(key, cert source, one bool, now time.Time) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Key{private: private, leaf: chain[0]}
+	if err := certificate.Check(chain, private.Public(), cert.path, now); err != nil {
+		return nil, err
+	}
+	k := assemble(private, der, chain)
+	k.warnings = certificate.Warnings(chain, cert.path)
+	return k, nil
+}
+
+// assemble makes a Key of parts that belong together. der identifies the private one.
+func assemble(private crypto.Signer, der []byte, chain []*x509.Certificate) *Key {
+	k := &Key{private: private}
 	h := sha256.New()
 	h.Write(der)
 	for _, c := range chain {
@@ -100,58 +135,10 @@ func parse(key, cert source, one bool, now time.Time) (*Key, error) {
 		h.Write(c.Raw)
 	}
 	h.Sum(k.print[:0])
-	if err := k.check(cert, chain, now); err != nil {
-		return nil, err
+	if len(chain) > 0 {
+		k.leaf = chain[0]
 	}
-	k.warn(cert)
-	return k, nil
-}
-
-// check sees to it that the leaf is the key's, and valid now.
-func (k *Key) check(cert source, chain []*x509.Certificate, now time.Time) error {
-	if !belongs(chain[0], k.private) {
-		e := &Error{What: "certificate", Path: cert.path, Err: ErrMismatch,
-			Cure: "use the certificate that was issued for this key"}
-		for i, c := range chain[1:] {
-			if belongs(c, k.private) {
-				e.Detail, e.Cure = fmt.Sprintf("the key's is number %d", i+2), "put it first"
-			}
-		}
-		return e
-	}
-	switch leaf := chain[0]; {
-	case now.After(leaf.NotAfter):
-		return &Error{What: "certificate", Path: cert.path, Err: ErrExpired,
-			Detail: "on " + leaf.NotAfter.UTC().Format(time.RFC3339), Cure: "renew it"}
-	case now.Before(leaf.NotBefore):
-		return &Error{What: "certificate", Path: cert.path, Err: ErrNotYetValid,
-			Detail: "only from " + leaf.NotBefore.UTC().Format(time.RFC3339), Cure: "wait, or set this machine's clock"}
-	}
-	return nil
-}
-
-func belongs(c *x509.Certificate, private crypto.Signer) bool {
-	public, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && public.Equal(private.Public())
-}
-
-// warn notes what works and still should not be so.
-func (k *Key) warn(cert source) {
-	if key, ok := k.private.(*rsa.PrivateKey); ok && key.N.BitLen() < 2048 {
-		k.warnings = append(k.warnings, fmt.Sprintf("RSA key of %d bits: servers refuse less than 2048: make a new key", key.N.BitLen()))
-	}
-	if usage := k.leaf.ExtKeyUsage; len(usage)+len(k.leaf.UnknownExtKeyUsage) > 0 {
-		for _, u := range usage {
-			if u == x509.ExtKeyUsageClientAuth || u == x509.ExtKeyUsageAny {
-				return
-			}
-		}
-		where := "certificate"
-		if cert.path != "" {
-			where += " file " + cert.path
-		}
-		k.warnings = append(k.warnings, where+": not made for client authentication: servers refuse it: have one issued with that extended key usage")
-	}
+	return k
 }
 
 // Public returns the public key.
@@ -162,13 +149,46 @@ func (k *Key) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) ([]byt
 	if k.closed.Load() {
 		return nil, ErrClosed
 	}
+	// ECDSA would sign anything, cut to its size.
+	if opts != nil {
+		if h := opts.HashFunc(); h.Available() && len(digest) != h.Size() {
+			return nil, fmt.Errorf("digest of %d bytes: %v has %d", len(digest), h, h.Size())
+		}
+	}
 	return k.private.Sign(rand, digest, opts)
+}
+
+// SupportedSignatureAlgorithms are the TLS schemes that the key can sign with, for
+// [tls.Certificate]. In TLS 1.2 an ECDSA key can do more than these, which are those of both
+// versions.
+func (k *Key) SupportedSignatureAlgorithms() []tls.SignatureScheme {
+	switch public := k.private.Public().(type) {
+	case *ecdsa.PublicKey:
+		switch public.Curve {
+		case elliptic.P256():
+			return []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256}
+		case elliptic.P384():
+			return []tls.SignatureScheme{tls.ECDSAWithP384AndSHA384}
+		case elliptic.P521():
+			return []tls.SignatureScheme{tls.ECDSAWithP521AndSHA512}
+		}
+	case *rsa.PublicKey:
+		all := []tls.SignatureScheme{tls.PSSWithSHA256, tls.PSSWithSHA384, tls.PSSWithSHA512,
+			tls.PKCS1WithSHA256, tls.PKCS1WithSHA384, tls.PKCS1WithSHA512}
+		if public.Size() < 2*sha512.Size+2 { // what PSS needs, with a salt as long as the hash
+			all = slices.Delete(all, 2, 3)
+		}
+		return all
+	case ed25519.PublicKey:
+		return []tls.SignatureScheme{tls.Ed25519}
+	}
+	return nil
 }
 
 // CertificateChain returns the chain as it is in the file, DER, leaf first.
 func (k *Key) CertificateChain() [][]byte { return append([][]byte(nil), k.chain...) }
 
-// Leaf returns the key's own certificate. Do not change it.
+// Leaf returns the key's own certificate, nil where it was loaded without. Do not change it.
 func (k *Key) Leaf() *x509.Certificate { return k.leaf }
 
 // Warnings returns what works and still should not be so, one line each, with the cure.
@@ -202,6 +222,9 @@ func (k *Key) String() string {
 		kind = fmt.Sprintf("RSA %d", public.N.BitLen())
 	case ed25519.PublicKey:
 		kind = "Ed25519"
+	}
+	if k.leaf == nil {
+		return kind + " key without certificate"
 	}
 	return kind + " key of " + k.leaf.Subject.String()
 }

@@ -41,7 +41,7 @@ func TestKinds(t *testing.T) {
 		case *rsa.PrivateKey:
 			encodings["PKCS#1"] = block("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(k))
 		}
-		cert := certificate(t, key, leaf{name: "jane"})
+		cert := issue(t, key, leaf{name: "jane"})
 		for encoding, text := range encodings {
 			t.Run(kind+" "+encoding, func(t *testing.T) {
 				dir := t.TempDir()
@@ -154,7 +154,7 @@ func handshake(t *testing.T, k *Key, version uint16) (who string, err error) {
 	pool := x509.NewCertPool()
 	pool.AddCert(root)
 	serverKey := newKey()
-	server, err := Parse(pkcs8(t, serverKey), certificate(t, serverKey, leaf{name: "server"}))
+	server, err := Parse(pkcs8(t, serverKey), issue(t, serverKey, leaf{name: "server"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestRefuses(t *testing.T) {
 	good := write(t, filepath.Join(dir, "good.key"), key)
 	goodCert := write(t, filepath.Join(dir, "good.crt"), cert)
 	file := func(name string, parts ...[]byte) string { return write(t, filepath.Join(dir, name), parts...) }
-	withKey := func(name string, l leaf) string { return file(name, pkcs8(t, k), certificate(t, k, l)) }
+	withKey := func(name string, l leaf) string { return file(name, pkcs8(t, k), issue(t, k, l)) }
 	for _, tc := range []struct {
 		key, cert string
 		want      error
@@ -295,7 +295,7 @@ func TestWarnings(t *testing.T) {
 		}
 	}
 	key := newKey()
-	k, err := Parse(pkcs8(t, key), certificate(t, key, leaf{usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}))
+	k, err := Parse(pkcs8(t, key), issue(t, key, leaf{usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}))
 	if err != nil || len(k.Warnings()) != 1 || !strings.Contains(k.Warnings()[0], "not made for client authentication") {
 		t.Errorf("a server's certificate: %v, %v", k.Warnings(), err)
 	}
@@ -303,7 +303,7 @@ func TestWarnings(t *testing.T) {
 	if err != nil {
 		t.Skip("this Go makes no small RSA keys")
 	}
-	if k, err = Parse(pkcs8(t, small), certificate(t, small, leaf{})); err != nil || len(k.Warnings()) != 1 || !strings.Contains(k.Warnings()[0], "1024 bits") {
+	if k, err = Parse(pkcs8(t, small), issue(t, small, leaf{})); err != nil || len(k.Warnings()) != 1 || !strings.Contains(k.Warnings()[0], "1024 bits") {
 		t.Errorf("a small key: %v, %v", k, err)
 	}
 }

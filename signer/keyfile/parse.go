@@ -1,7 +1,6 @@
 package keyfile
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -9,8 +8,11 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/execproxy/execproxy/signer/certificate"
 )
 
 // source is a text and where it came from.
@@ -19,34 +21,12 @@ type source struct {
 	pem  []byte
 }
 
-// blocks splits a PEM text. encoding/pem skips what it cannot read, which would make a
-// shorter chain of a file that is only half written: here that is an error.
-func (s source) blocks(what string) ([]*pem.Block, error) {
-	var all []*pem.Block
-	for rest := s.pem; ; {
-		var b *pem.Block
-		if b, rest = pem.Decode(rest); b == nil {
-			break
-		}
-		all = append(all, b)
-	}
-	if begun := bytes.Count(s.pem, []byte("-----BEGIN ")); len(all) < begun {
-		return nil, &Error{What: what, Path: s.path, Err: ErrMalformed,
-			Detail: fmt.Sprintf("%d of its %d blocks are broken or cut short", begun-len(all), begun), Cure: "write it again"}
-	}
-	if len(all) == 0 && len(s.pem) > 0 && s.pem[0] == 0x30 {
-		return nil, &Error{What: what, Path: s.path, Err: ErrMalformed,
-			Detail: "it looks like DER", Cure: "convert it with `openssl pkey -inform DER` or `openssl x509 -inform DER`"}
-	}
-	return all, nil
-}
-
 // parseKey finds the one private key. der identifies it.
 func parseKey(s source) (key crypto.Signer, der []byte, err error) {
 	fail := func(kind error, detail, cure string) (crypto.Signer, []byte, error) {
 		return nil, nil, &Error{What: "key", Path: s.path, Err: kind, Detail: detail, Cure: cure}
 	}
-	all, err := s.blocks("key")
+	all, err := certificate.Blocks("key", s.path, s.pem)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,28 +83,10 @@ func parseKey(s source) (key crypto.Signer, der []byte, err error) {
 
 // parseChain finds the certificates; one says that the file is the key's, too.
 func parseChain(s source, one bool) ([]*x509.Certificate, error) {
-	all, err := s.blocks("certificate")
-	if err != nil {
-		return nil, err
+	chain, err := certificate.Parse(s.path, s.pem)
+	var e *Error
+	if one && errors.Is(err, ErrNoCertificate) && errors.As(err, &e) {
+		e.Cure += ", or append them to the key's file"
 	}
-	var chain []*x509.Certificate
-	for _, b := range all {
-		if b.Type != "CERTIFICATE" {
-			continue
-		}
-		c, err := x509.ParseCertificate(b.Bytes)
-		if err != nil {
-			return nil, &Error{What: "certificate", Path: s.path, Err: ErrMalformed,
-				Detail: fmt.Sprintf("certificate number %d cannot be parsed", len(chain)+1), Cure: "write it again"}
-		}
-		chain = append(chain, c)
-	}
-	if len(chain) > 0 {
-		return chain, nil
-	}
-	cure := "name a PEM file with CERTIFICATE blocks, leaf first, with --cert"
-	if one {
-		cure += ", or append them to the key's file"
-	}
-	return nil, &Error{What: "certificate", Path: s.path, Err: ErrNoCertificate, Cure: cure}
+	return chain, err
 }

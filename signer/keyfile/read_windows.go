@@ -1,6 +1,0 @@
-package keyfile
-
-const (
-	nonblock = 0
-	private  = false // ACLs decide, and the mode says nothing about them
-)
