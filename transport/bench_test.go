@@ -43,6 +43,37 @@ func BenchmarkGet2KiB(b *testing.B)         { benchmark(b, 2<<10, 1) }
 func BenchmarkGet2KiBParallel(b *testing.B) { benchmark(b, 2<<10, 16) }
 func BenchmarkList1MiB(b *testing.B)        { benchmark(b, 1<<20, 4) }
 
+// 50 requests at once, and no connection yet.
+func BenchmarkColdStart(b *testing.B) {
+	s := serve(b, serverOptions{}, http.HandlerFunc(user))
+	var signatures uint64
+	for b.Loop() {
+		tr, err := New(Options{Address: s.addr, RootCAs: s.ca.pool, Certificate: s.ca.issue(b, "alice", time.Now().Add(time.Hour))})
+		check(b, err)
+		together(50, func(int) {
+			if _, err := tryGet(b, tr, "/"); err != nil {
+				b.Error(err)
+			}
+		})
+		signatures += tr.Stats().Signatures
+		check(b, tr.Close())
+	}
+	b.ReportMetric(float64(signatures)/float64(b.N), "signatures/op")
+}
+
+// What a request costs that is answered here, without the server or the key.
+func BenchmarkHeld(b *testing.B) {
+	s := serve(b, serverOptions{clients: newAuthority(b)}, http.HandlerFunc(user))
+	tr := s.client(b, nil)
+	r := request(b, context.Background(), "GET", "/", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := tr.RoundTrip(r); err == nil {
+			b.Fatal("a refused certificate was taken")
+		}
+	}
+}
+
 func BenchmarkReconnect(b *testing.B) {
 	s := serve(b, serverOptions{}, http.HandlerFunc(user))
 	tr := s.client(b, nil)

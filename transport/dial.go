@@ -50,8 +50,8 @@ func (g *generation) dialTLS(ctx context.Context, protocols ...string) (*tls.Con
 	t := g.t
 	ctx, cancel := context.WithTimeout(ctx, t.o.DialTimeout)
 	defer cancel()
-	if err := t.budget.wait(ctx); err != nil {
-		return nil, dialError(t.o.Address, "", t.o.DialTimeout, err, nil)
+	if err := t.waitBudget(ctx); err != nil {
+		return nil, err
 	}
 	t.dials.Add(1)
 	conn, proxy, err := t.dialServer(ctx)
@@ -84,6 +84,16 @@ func (g *generation) dialTLS(ctx context.Context, protocols ...string) (*tls.Con
 		t.full.Add(1)
 	}
 	return tc, nil
+}
+
+// waitBudget waits until a signature may be made.
+func (t *Transport) waitBudget(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, t.o.DialTimeout)
+	defer cancel()
+	if err := t.budget.wait(ctx); err != nil {
+		return dialError(t.o.Address, "", t.o.DialTimeout, err, nil)
+	}
+	return nil
 }
 
 func (g *generation) tlsConfig(signer *countingSigner, protocols []string) *tls.Config {

@@ -62,6 +62,7 @@ type UpstreamError struct {
 	Err    error  // the cause, may be nil
 
 	unsent bool
+	held   bool // said again, without another try
 }
 
 func (e *UpstreamError) Error() string {
@@ -108,6 +109,8 @@ func (e *UpstreamError) Public() string { return e.Error() }
 // answered in time, 502 otherwise.
 func (e *UpstreamError) StatusCode() int {
 	switch {
+	case e.Kind == ErrKey:
+		return http.StatusServiceUnavailable // also where the key's device took too long
 	case e.Timeout():
 		return http.StatusGatewayTimeout
 	case e.Kind == ErrUnreachable, e.Kind == ErrNotProcessed, e.Kind == ErrBusy, e.Kind == ErrClosed:
@@ -162,7 +165,10 @@ func dialError(server, proxy string, timeout time.Duration, err, signing error) 
 	)
 	switch {
 	case signing != nil:
-		e.Kind, e.Err, e.Hint = ErrKey, signing, "check the key's device or file"
+		e.Kind, e.Err = ErrKey, signing
+		if !hasCure(signing) {
+			e.Hint = "check the key's device or file"
+		}
 	case errors.As(err, &name):
 		e.Kind, e.Hint = ErrServerName, "check the address, or set tls-server-name to a name of the certificate"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -184,6 +190,13 @@ func dialError(server, proxy string, timeout time.Duration, err, signing error) 
 		e.Kind, e.Hint = ErrHandshake, "check that this port speaks TLS and that the server is healthy"
 	}
 	return e
+}
+
+// hasCure reports whether the text of err says already what mends it: the homes of keys know
+// better than we do.
+func hasCure(err error) bool {
+	var c interface{ HasCure() bool }
+	return errors.As(err, &c) && c.HasCure()
 }
 
 // certificateAlerts are the TLS alerts with which a server turns a client

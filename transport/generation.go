@@ -53,6 +53,7 @@ type generation struct {
 	used      atomic.Int64  // wall clock of the last request, Unix nanoseconds
 
 	conns atomic.Pointer[[]*conn] // usable ones; replaced as a whole under mu
+	hold  hold                    // of the key and the certificate
 
 	mu         sync.Mutex
 	raws       map[*rawConn]struct{}
@@ -153,11 +154,14 @@ func (g *generation) dialLocked() (*dialCall, error) {
 		return nil, errHTTP1
 	case g.call != nil:
 		return g.call, nil
-	case g.failure != nil && now.Sub(g.failedAt) < failureHold:
+	case g.failure != nil && now.Sub(g.failedAt) < failureHold && !costly(g.failure):
 		return nil, g.failure
 	case len(*g.conns.Load()) >= maxConns:
 		return nil, &UpstreamError{Kind: ErrBusy, Server: g.t.o.Address, unsent: true,
 			Hint: fmt.Sprintf("all streams of %d connections are taken; close watches or raise the server's stream limit", maxConns)}
+	}
+	if err := g.hold.check(now); err != nil {
+		return nil, err
 	}
 	call := &dialCall{done: make(chan struct{})}
 	extra := len(*g.conns.Load()) > 0
@@ -196,6 +200,9 @@ func (g *generation) dial(call *dialCall, extra bool) {
 		g.conns.Store(&conns)
 	}
 	call.err = err
+	if !errors.Is(err, errHTTP1) { // there the first answer tells
+		g.hold.note(err, time.Now())
+	}
 	g.mu.Unlock()
 	if h1 != nil {
 		_ = h1.Close()

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -20,6 +21,7 @@ func newHTTP1(g *generation) (pool, upgrade *http.Transport) {
 	pool = &http.Transport{
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if c := g.takeSpare(); c != nil {
+				holdConn(ctx, c)
 				return c, nil
 			}
 			return g.dialHTTP1(ctx)
@@ -46,32 +48,68 @@ func (g *generation) dialHTTP1(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(g.ctx, cancel)()
+	// Held or not is asked after the wait: what failed meanwhile counts.
+	if err := g.t.waitBudget(ctx); err != nil {
+		return nil, err
+	}
+	if err := g.hold.check(time.Now()); err != nil {
+		return nil, err
+	}
 	tc, err := g.dialTLS(ctx, "http/1.1")
 	if err != nil {
+		g.hold.note(err, time.Now())
 		if g.ctx.Err() != nil {
 			err = errRetired
 		}
 		return nil, err // not tc: a nil *tls.Conn is no nil net.Conn
 	}
-	if hold, ok := ctx.Value(holderKey{}).(*rawHolder); ok {
-		hold.raw.Store(tc.NetConn().(*rawConn))
-	}
+	holdConn(ctx, tc)
 	return tc, nil
 }
 
-// rawHolder brings the connection of an upgrade from its dial to its body:
-// net/http hands neither out, but keeps the values of the request's context.
-type rawHolder struct{ raw atomic.Pointer[rawConn] }
+// connHolder brings a new connection from its dial to the request that it was
+// dialled for: net/http does not hand it out, but keeps the values of the
+// request's context.
+type connHolder struct{ tls atomic.Pointer[tls.Conn] }
 
 type holderKey struct{}
 
+func holdConn(ctx context.Context, tc *tls.Conn) {
+	if hold, ok := ctx.Value(holderKey{}).(*connHolder); ok {
+		hold.tls.Store(tc)
+	}
+}
+
+func (h *connHolder) request(r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), holderKey{}, h))
+}
+
 // roundTripHTTP1 goes through the HTTP/1.1 pool.
 func (g *generation) roundTripHTTP1(r *http.Request) (*http.Response, error) {
-	res, err := g.http1.RoundTrip(r)
+	hold := new(connHolder)
+	res, err := g.http1.RoundTrip(hold.request(r))
+	err = g.learn(hold, err)
 	if err == nil && res.Body != nil && res.StatusCode != http.StatusSwitchingProtocols {
 		res.Body = &pooledBody{res.Body, g}
 	}
 	return res, err
+}
+
+// learn notes how a request over HTTP/1.1 ended, and returns why: a server of
+// TLS 1.3 refuses a certificate when our side of the handshake is done, and the
+// write that fails then says less than the alert.
+func (g *generation) learn(hold *connHolder, err error) error {
+	tc := hold.tls.Load()
+	if err != nil && tc != nil && isConnError(err) {
+		err = cause(tc, err)
+	}
+	if err == nil || refusesCertificate(err) {
+		if err != nil {
+			err = streamError(g.t.o.Address, err)
+		}
+		g.hold.note(err, time.Now())
+	}
+	return err
 }
 
 // pooledBody lets go of the connection when its generation was retired
@@ -119,8 +157,9 @@ func (u upgrader) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(r)
 			return nil, err
 		}
-		hold := new(rawHolder)
-		res, err := g.upgrade.RoundTrip(r.WithContext(context.WithValue(r.Context(), holderKey{}, hold)))
+		hold := new(connHolder)
+		res, err := g.upgrade.RoundTrip(hold.request(r))
+		err = g.learn(hold, err)
 		if errors.Is(err, errRetired) && t.current.Load() != g && (r.Body == nil || r.Body == http.NoBody) {
 			continue
 		}
@@ -146,8 +185,8 @@ type upgradedBody struct {
 	shut func() error // once
 }
 
-func (t *Transport) upgraded(ctx context.Context, rwc io.ReadWriteCloser, hold *rawHolder) *upgradedBody {
-	raw := hold.raw.Load()
+func (t *Transport) upgraded(ctx context.Context, rwc io.ReadWriteCloser, hold *connHolder) *upgradedBody {
+	raw := hold.tls.Load().NetConn()
 	b := &upgradedBody{ReadWriteCloser: rwc}
 	b.shut = sync.OnceValue(func() error {
 		t.upgrades.Add(-1)

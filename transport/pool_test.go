@@ -25,7 +25,7 @@ func together(n int, f func(i int)) {
 
 func TestBurstIsOneHandshake(t *testing.T) {
 	s := serve(t, serverOptions{}, http.HandlerFunc(user))
-	tr := s.client(t, nil)
+	tr, key := s.withDevice(t, s.ca)
 	together(50, func(int) {
 		if got, err := tryGet(t, tr, "/"); err != nil || got != "HTTP/2.0 alice" {
 			t.Errorf("got %q, %v", got, err)
@@ -34,7 +34,8 @@ func TestBurstIsOneHandshake(t *testing.T) {
 	equal(t, "full handshakes", s.full.Load(), 1)
 	equal(t, "connections", s.accepted.Load(), 1)
 	st := tr.Stats()
-	equal(t, "signatures", st.Signatures, 1)
+	equal(t, "signatures", key.asked.Load(), 1)
+	equal(t, "counted signatures", st.Signatures, 1)
 	equal(t, "dials", st.Dials, 1)
 	equal(t, "counted full handshakes", st.FullHandshakes, 1)
 	equal(t, "open streams", st.OpenStreams, 0)
@@ -55,7 +56,7 @@ func TestPrewarm(t *testing.T) {
 
 func TestReconnectsResume(t *testing.T) {
 	s := serve(t, serverOptions{}, http.HandlerFunc(user))
-	tr := s.client(t, nil)
+	tr, key := s.withDevice(t, s.ca)
 	for range 10 {
 		get(t, tr, "/")
 		tr.CloseIdleConnections()
@@ -65,7 +66,8 @@ func TestReconnectsResume(t *testing.T) {
 	st := tr.Stats()
 	equal(t, "counted full", st.FullHandshakes, 1)
 	equal(t, "counted resumed", st.ResumedHandshakes, 9)
-	equal(t, "signatures", st.Signatures, 1)
+	equal(t, "signatures", key.asked.Load(), 1)
+	equal(t, "counted signatures", st.Signatures, 1)
 }
 
 // A server that closes after each answer, as kube-apiserver does with 401.
@@ -173,6 +175,7 @@ func waitOut(tr *Transport) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.failure = nil
+	g.hold.note(nil, time.Now())
 }
 
 func TestBurstAgainstDeadServerIsOneDial(t *testing.T) {

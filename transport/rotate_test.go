@@ -66,10 +66,9 @@ func TestOldGenerationEndsBeforeItsCertificate(t *testing.T) {
 
 func TestExpiredCertificate(t *testing.T) {
 	s := serve(t, serverOptions{}, http.HandlerFunc(user))
-	tr := s.client(t, func(o *Options) {
-		o.Certificate = s.ca.issue(t, "alice", time.Now().Add(-time.Second))
-	})
-	for range 100 {
+	expired, key := inDevice(s.ca.issue(t, "alice", time.Now().Add(-time.Second)))
+	tr := s.client(t, func(o *Options) { o.Certificate = expired })
+	for range 500 {
 		if _, err := tryGet(t, tr, "/"); !Unsent(err) {
 			t.Fatal(err)
 		}
@@ -80,6 +79,7 @@ func TestExpiredCertificate(t *testing.T) {
 	_, err = tr.Upgrade().RoundTrip(request(t, context.Background(), "GET", "/", nil))
 	wantKind(t, err, ErrCertificateExpired, true)
 	equal(t, "dials", tr.Stats().Dials, 0)
+	equal(t, "signatures", key.asked.Load(), 0)
 
 	check(t, tr.Rotate(Identity{Certificate: s.ca.issue(t, "bob", time.Now().Add(time.Hour)), RootCAs: s.ca.pool}))
 	equal(t, "renewed", get(t, tr, "/"), "HTTP/2.0 bob")

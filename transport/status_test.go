@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"testing"
@@ -16,6 +17,8 @@ func TestWhatClientsAreTold(t *testing.T) {
 		{UpstreamError{Kind: ErrNotProcessed, unsent: true}, http.StatusServiceUnavailable, true},
 		{UpstreamError{Kind: ErrTimeout, unsent: true}, http.StatusGatewayTimeout, false},
 		{UpstreamError{Kind: ErrUntrusted, unsent: true}, http.StatusBadGateway, false},
+		{UpstreamError{Kind: ErrKey, Err: errToken, unsent: true}, http.StatusServiceUnavailable, false},
+		{UpstreamError{Kind: ErrKey, Err: context.DeadlineExceeded, unsent: true}, http.StatusServiceUnavailable, false},
 		{UpstreamError{Kind: ErrConnectionLost, Err: errors.New("eof")}, http.StatusBadGateway, false},
 	} {
 		if got := tt.err.StatusCode(); got != tt.code {
