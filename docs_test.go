@@ -16,7 +16,7 @@ import (
 )
 
 // pages are what people read before they run something.
-var pages = []string{"README.md", "SECURITY.md", "ARCHITECTURE.md", "docs/kubectl.md", "docs/config.md"}
+var pages = []string{"README.md", "SECURITY.md", "ARCHITECTURE.md", "docs/kubectl.md", "docs/keys.md", "docs/config.md"}
 
 // built is where the program is, once a test has needed it.
 var built string
@@ -82,6 +82,7 @@ func TestReadmeFlags(t *testing.T) {
 // foreign are flags of other programs that our pages name.
 var foreign = []string{
 	"--token", "--as", // kubectl
+	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
 }
 
@@ -98,13 +99,7 @@ func TestPagesNameFlagsThatExist(t *testing.T) {
 	}
 	known := slices.Clone(foreign)
 	for _, c := range commands.FindAllStringSubmatch(overview, -1) {
-		usage, stderr, err := execproxy(t, nil, "help", c[1])
-		if err != nil {
-			t.Fatalf("execproxy help %s: %v\n%s", c[1], err, stderr)
-		}
-		for _, f := range flagName.FindAllStringSubmatch(usage, -1) {
-			known = append(known, f[1])
-		}
+		known = append(known, flagsOf(t, c[1])...)
 	}
 	if len(known) < 20 {
 		t.Fatalf("help names only %v", known)
@@ -116,6 +111,26 @@ func TestPagesNameFlagsThatExist(t *testing.T) {
 			}
 		}
 	}
+}
+
+// flagsOf are the flags of a command, or of all those of a family.
+func flagsOf(t *testing.T, command ...string) (flags []string) {
+	t.Helper()
+	usage, stderr, err := execproxy(t, nil, append([]string{"help"}, command...)...)
+	if err != nil {
+		t.Fatalf("execproxy help %s: %v\n%s", command, err, stderr)
+	}
+	for _, f := range flagName.FindAllStringSubmatch(usage, -1) {
+		flags = append(flags, f[1])
+	}
+	if _, family, ok := strings.Cut(usage, "\nCommands:\n"); ok && len(command) == 1 {
+		for line := range strings.Lines(family) {
+			if words := strings.Fields(line); len(words) > 2 && words[0] == command[0] {
+				flags = append(flags, flagsOf(t, words[:2]...)...)
+			}
+		}
+	}
+	return flags
 }
 
 var block = regexp.MustCompile("(?s)```yaml\n(.*?)```")

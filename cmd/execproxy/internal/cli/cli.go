@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -65,6 +66,7 @@ type command struct {
 	groups []config.Group
 	flags  func(*pflag.FlagSet, *options)
 	hidden bool
+	sub    []*command // of a command that is only a family's name
 	run    func(context.Context, *world, *options) error
 }
 
@@ -78,6 +80,12 @@ type options struct {
 	executable string
 	output     string
 	all        bool
+
+	algorithm  string        // of a key to be made
+	user       string        // of a certificate to be asked for
+	groups     []string      // the same
+	expiration time.Duration // the same
+	timeout    time.Duration // of waiting for it
 }
 
 // A usageError is wrong usage: exit 2.
@@ -132,15 +140,22 @@ func dispatch(ctx context.Context, w *world) error {
 	case args[0] == "--version":
 		args = []string{"version"}
 	}
-	c := find(args[0])
-	if c == nil {
-		return usagef("unknown command %q; `execproxy help` lists them", args[0])
+	c, rest, err := find(args)
+	if err != nil {
+		return err
+	}
+	if len(c.sub) > 0 {
+		if len(rest) > 0 && isHelp(rest[0]) {
+			return help(w, []string{c.name})
+		}
+		fmt.Fprint(w.stderr, c.usage())
+		return exitError(exitUsage)
 	}
 	o := &options{command: c}
 	set := c.flagSet(o)
-	if err := set.Parse(args[1:]); err != nil {
+	if err := set.Parse(rest); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			return help(w, []string{c.name})
+			return help(w, strings.Fields(c.name))
 		}
 		return usagef("%w; `execproxy help %s` lists its flags", err, c.name)
 	}
@@ -150,12 +165,36 @@ func dispatch(ctx context.Context, w *world) error {
 
 func isHelp(arg string) bool { return arg == "-h" || arg == "--help" }
 
-func find(name string) *command {
-	i := slices.IndexFunc(commands(), func(c *command) bool { return c.name == name })
-	if i < 0 {
-		return nil
+// find returns the command that args begin with, and what follows its name.
+func find(args []string) (*command, []string, error) {
+	family, within := commands(), ""
+	for n := 0; n < len(args); n++ {
+		i := slices.IndexFunc(family, func(c *command) bool { return c.name == strings.TrimSpace(within+" "+args[n]) })
+		if i < 0 {
+			if within == "" {
+				return nil, nil, usagef("unknown command %q; `execproxy help` lists them", args[n])
+			}
+			return nil, nil, usagef("unknown command %q; `execproxy help %s` lists those of %s", within+" "+args[n], within, within)
+		}
+		c := family[i]
+		if len(c.sub) == 0 || n+1 == len(args) || strings.HasPrefix(args[n+1], "-") {
+			return c, args[n+1:], nil
+		}
+		family, within = c.sub, c.name
 	}
-	return commands()[i]
+	return nil, nil, usagef("no command; `execproxy help` lists them")
+}
+
+// flat is every command that can be run, in the table's order.
+func flat(family []*command) (all []*command) {
+	for _, c := range family {
+		if len(c.sub) > 0 {
+			all = append(all, flat(c.sub)...)
+			continue
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 // flagSet is the command's flags: its groups of the configuration's table, and

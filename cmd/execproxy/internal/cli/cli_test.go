@@ -59,7 +59,7 @@ func TestHelp(t *testing.T) {
 		t.Errorf("exit %d, stderr %q", code, errs)
 	}
 	golden(t, "testdata/execproxy.txt", out)
-	for _, c := range commands() {
+	for _, c := range append(commands(), flat(commands())...) {
 		if c.hidden {
 			if strings.Contains(out, "  "+c.name+" ") {
 				t.Errorf("the hidden command %s is shown", c.name)
@@ -67,12 +67,13 @@ func TestHelp(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			code, out, errs := play(t, nil, c.name, "--help")
+			words := strings.Fields(c.name)
+			code, out, errs := play(t, nil, append(words, "--help")...)
 			if code != 0 || errs != "" {
 				t.Errorf("exit %d, stderr %q", code, errs)
 			}
-			golden(t, "testdata/"+c.name+".txt", out)
-			if _, same, _ := play(t, nil, "help", c.name); same != out {
+			golden(t, "testdata/"+strings.Join(words, "-")+".txt", out)
+			if _, same, _ := play(t, nil, append([]string{"help"}, words...)...); same != out {
 				t.Error("help and --help differ")
 			}
 		})

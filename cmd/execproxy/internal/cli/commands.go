@@ -18,7 +18,7 @@ finds it running, and prints one ExecCredential. A client that names a lock file
 Any other client gets the key pair of this user's loopback listener, which the
 kubeconfig that ` + "`execproxy kubeconfig`" + ` prints points at; that proxy ends after
 the idle timeout. A bare ` + "`execproxy`" + ` does the same when KUBERNETES_EXEC_INFO is set.`,
-			groups: []config.Group{config.GroupIdentity, config.GroupCluster, config.GroupListen, config.GroupLock, config.GroupIdle, config.GroupLife, config.GroupExec, config.GroupPolicy, config.GroupLog, config.GroupFile},
+			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupLock, config.GroupIdle, config.GroupLife, config.GroupExec, config.GroupPolicy, config.GroupLog, config.GroupFile},
 			run:    runExec,
 		},
 		{
@@ -27,7 +27,7 @@ the idle timeout. A bare ` + "`execproxy`" + ` does the same when KUBERNETES_EXE
 second signal ends at once. Without --listen it serves a Unix socket in the
 runtime directory. The cluster and the identity may come from flags or from a
 kubeconfig's context.`,
-			groups: []config.Group{config.GroupIdentity, config.GroupCluster, config.GroupListen, config.GroupServe, config.GroupLock, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
+			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupServe, config.GroupLock, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
 			flags:  kubeconfigFlags, run: runServe,
 		},
 		{
@@ -36,7 +36,7 @@ kubeconfig's context.`,
 into a private directory, sets KUBECONFIG, runs CMD, and removes everything when
 CMD ends. The cluster and the identity may come from flags or from a
 kubeconfig's context.`,
-			groups: []config.Group{config.GroupIdentity, config.GroupCluster, config.GroupPolicy, config.GroupLog, config.GroupFile},
+			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupPolicy, config.GroupLog, config.GroupFile},
 			flags:  kubeconfigFlags, run: runRun,
 		},
 		{
@@ -45,7 +45,7 @@ kubeconfig's context.`,
 requests go through execproxy. It writes to standard output only and changes no
 file. The identity comes from flags, or from the context's own client
 certificate and key files.`,
-			groups: []config.Group{config.GroupIdentity, config.GroupCluster, config.GroupListen, config.GroupIdle, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
+			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupIdle, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
 			flags: func(s *pflag.FlagSet, o *options) {
 				kubeconfigFlags(s, o)
 				s.StringVar(&o.executable, "command", "", "what the kubeconfig calls; without it execproxy, as found in PATH or where this one lies")
@@ -65,6 +65,7 @@ certificate and key files.`,
 			},
 			run: runStop,
 		},
+		keyCommand(),
 		{
 			name: "demo", short: "the whole exchange on this machine, with an embedded API server that verifies",
 			long: `Needs nothing but this binary: starts an API server that verifies client
@@ -78,6 +79,7 @@ time.`,
 			flags: outputFlag, run: runVersion,
 		},
 		{name: daemon.Command, hidden: true, run: runDaemon},
+		{name: moduleCommand, hidden: true, run: runModule},
 		{name: "docs", hidden: true, args: "man|flags", run: runDocs},
 	}
 }

@@ -70,8 +70,12 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
+	plugin := &daemon.Plugin{
+		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask,
+		Unlock: func(ctx context.Context) ([]byte, error) { return w.unlock(ctx, c, info.Spec.Interactive) },
+	}
 	if !c.Foreground {
-		s, err := daemon.Obtain(ctx, c, p, w.environ, ask)
+		s, err := plugin.Obtain(ctx)
 		if err != nil {
 			return err
 		}
@@ -80,7 +84,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if ask.LockFile == "" {
 		return errors.New("--foreground: this client names no lock file and waits for the plugin to exit, which would be never; leave --foreground out")
 	}
-	return daemon.Foreground(ctx, c, p, w.environ, ask, w.version, answer)
+	return plugin.Foreground(ctx, answer)
 }
 
 // askFor decides what this client needs of a proxy, and completes the cluster

@@ -35,16 +35,22 @@ func help(w *world, args []string) error {
 		_, err := io.WriteString(w.stdout, overview())
 		return err
 	}
-	c := find(args[0])
-	if c == nil {
-		return usagef("unknown command %q; `execproxy help` lists them", args[0])
+	c, rest, err := find(args)
+	switch {
+	case err != nil:
+		return err
+	case len(rest) > 0:
+		return usagef("unknown command %q; `execproxy help` lists them", strings.Join(args, " "))
 	}
-	_, err := io.WriteString(w.stdout, c.usage())
+	_, err = io.WriteString(w.stdout, c.usage())
 	return err
 }
 
 func (c *command) synopsis() string {
 	s := "execproxy " + c.name
+	if len(c.sub) > 0 {
+		return s + " COMMAND [FLAG…]"
+	}
 	if c.flagSet(&options{}).HasFlags() {
 		s += " [FLAG…]"
 	}
@@ -62,6 +68,14 @@ func (c *command) usage() string {
 	} else {
 		fmt.Fprintf(&b, "%s.\n", c.short)
 	}
+	if len(c.sub) > 0 {
+		b.WriteString("\nCommands:\n")
+		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		for _, sub := range c.sub {
+			fmt.Fprintf(t, "  %s\t%s\n", sub.name, sub.short)
+		}
+		_ = t.Flush() // into memory
+	}
 	rows := c.flagRows()
 	if len(rows) == 0 {
 		return b.String()
@@ -73,11 +87,26 @@ func (c *command) usage() string {
 	}
 	_ = t.Flush() // into memory
 	if len(c.groups) > 0 {
-		b.WriteString("\nEvery flag but --kubeconfig, --context and --command can also be said in the environment\n" +
-			"(--aws-region is EXECPROXY_AWS_REGION), in the --config file (awsRegion) and in the\n" +
+		b.WriteString("\nEvery flag" + c.ownFlags() + " can also be said in the environment\n" +
+			"(--pin-source is EXECPROXY_PIN_SOURCE), in the --config file (pinSource) and in the\n" +
 			"kubeconfig's exec extension. The first of these that says it wins.\n")
 	}
 	return b.String()
+}
+
+// ownFlags names the flags that are no field of the configuration, as exceptions.
+func (c *command) ownFlags() string {
+	var own []string
+	if c.flags != nil {
+		set := pflag.NewFlagSet("", pflag.ContinueOnError)
+		c.flags(set, &options{})
+		set.SortFlags = false
+		set.VisitAll(func(f *pflag.Flag) { own = append(own, "--"+f.Name) })
+	}
+	if len(own) == 0 {
+		return ""
+	}
+	return " but " + strings.Join(own, ", ")
 }
 
 // A flagRow is one flag as documents show it.
@@ -99,7 +128,7 @@ func (c *command) flagRows() []flagRow {
 			}
 			arg := ""
 			if f.NoOptDefVal == "" {
-				arg = strings.ToUpper(f.Value.Type())
+				arg = strings.TrimSuffix(strings.ToUpper(f.Value.Type()), "ARRAY")
 			}
 			rows = append(rows, flagRow{flag: name, arg: arg, usage: f.Usage})
 		})
@@ -156,7 +185,7 @@ func flagTable() string {
 func manPage() string {
 	var b strings.Builder
 	b.WriteString(".TH EXECPROXY 1\n.SH NAME\nexecproxy \\- authenticate Kubernetes API requests with keys that clients never see\n.SH SYNOPSIS\n.B execproxy\nCOMMAND [FLAG…]\n.SH COMMANDS\n")
-	for _, c := range commands() {
+	for _, c := range flat(commands()) {
 		if c.hidden {
 			continue
 		}

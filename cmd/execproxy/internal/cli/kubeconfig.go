@@ -97,6 +97,11 @@ func printable(c *config.Config) error {
 	if len(c.KeyPEM) > 0 {
 		return errors.New("the user's private key stands inline in the kubeconfig, and would in the one to be printed; write it to a file of mode 0600 and say --key FILE --cert FILE, or use `execproxy run`")
 	}
+	if r, err := config.ParseKey(c.Key); c.Key != "" && err == nil && r.URI != nil {
+		if _, ok := r.URI.PINValue(); ok {
+			return errors.New("the token's PIN would stand in the kubeconfig for all to read (pin-value in the key's URI); write it to a file of mode 0600 and say --pin-source FILE, or leave it out and type it when kubectl asks")
+		}
+	}
 	for _, h := range c.Headers {
 		if strings.Contains(h, "=") && !config.HeaderFromFile(h) {
 			return errors.New("a header's value, or the user's token, would stand in the kubeconfig for all to read; write it to a file of mode 0600 (of a token: \"Bearer TOKEN\") and say --auth headers --header NAME=@FILE (of a token: Authorization=@FILE), or use `execproxy run`")

@@ -117,7 +117,7 @@ func describe(k *api.Cluster, u *api.AuthInfo, user string, identitySaid bool) (
 			return nil, pemPair{}, fmt.Errorf("its exec extension is not an object: %w", err)
 		}
 		if identitySaid {
-			for _, f := range config.InGroups(config.GroupIdentity) {
+			for _, f := range config.InGroups(config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner) {
 				delete(doc, f.JSON())
 			}
 		} else if what := identityOfExec(u); what != "" {
@@ -161,7 +161,7 @@ func identityOfExec(u *api.AuthInfo) string {
 	}
 	for _, arg := range u.Exec.Args {
 		name, _, _ := strings.Cut(arg, "=")
-		for _, f := range config.InGroups(config.GroupIdentity, config.GroupCluster, config.GroupPolicy, config.GroupFile) {
+		for _, f := range config.InGroups(config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupPolicy, config.GroupFile) {
 			if name == "--"+f.Flag {
 				return name
 			}

@@ -50,11 +50,32 @@ func runStatus(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	for _, s := range list {
-		for _, warning := range s.Warnings {
+		for _, warning := range append(s.Warnings, renewalTrouble(s.Renewal)...) {
 			fmt.Fprintf(w.stderr, "warning: %s: %s\n", s.ID, warning)
 		}
 	}
 	return nil
+}
+
+// renewalTrouble is what somebody has to do about a renewal, or ought to know.
+func renewalTrouble(r *daemon.RenewalStatus) (lines []string) {
+	if r == nil {
+		return nil
+	}
+	switch {
+	case r.Approve != "":
+		lines = append(lines, fmt.Sprintf("the certificate's renewal has waited for approval for %s; an administrator runs: %s", age(time.Since(*r.Since)), r.Approve))
+	case r.Request != "":
+		lines = append(lines, fmt.Sprintf("the certificate's renewal, certificate signing request %s, is %s", r.Request, r.Waits))
+	}
+	if r.LastError != "" {
+		next := ""
+		if r.Next != nil {
+			next = "; tried again in " + age(time.Until(*r.Next))
+		}
+		lines = append(lines, "the certificate was not renewed: "+r.LastError+next)
+	}
+	return lines
 }
 
 func orNone(s string) string {

@@ -153,6 +153,12 @@ func (c *Config) checkIdentity() error {
 		{"aws-external-id", c.AWSExternalID != "", AuthSigV4},
 		{"unsigned-payload", c.UnsignedPayload, AuthSigV4},
 		{"sign-target", c.SignTarget, AuthSigV4},
+		{"pin-source", c.PINSource != "", AuthMTLS},
+		{"pkcs11-module", c.PKCS11Module != "", AuthMTLS},
+		{"tpm-device", c.TPMDevice != "", AuthMTLS},
+		{"renew", c.Renew != "" && c.Renew != RenewOff, AuthMTLS},
+		{"renew-before", c.RenewBefore != 0, AuthMTLS},
+		{"signer-name", c.SignerName != "", AuthMTLS},
 	} {
 		if f.set && f.auth != c.Auth {
 			return &FieldError{"", f.name, fmt.Errorf("goes with auth %s, but auth is %s; drop one of the two", f.auth, c.Auth)}
@@ -160,15 +166,16 @@ func (c *Config) checkIdentity() error {
 	}
 	switch c.Auth {
 	case AuthMTLS:
-		switch scheme, _, _ := strings.Cut(c.Key, ":"); {
-		case len(c.KeyPEM) > 0 && c.Key == "":
-		case c.Key == "":
-			return &FieldError{"", "key", errors.New("auth mtls needs a private key; set --key to a PEM file")}
-		case scheme == "pkcs11" || scheme == "tpm":
-			return &FieldError{"", "key", fmt.Errorf("%s: keys are not in this version; use a PEM file", scheme)}
-		case c.Cert == "":
-			c.Cert = c.Key // a PEM may hold both
+		if c.Key == "" {
+			if len(c.KeyPEM) > 0 {
+				return nil
+			}
+			return &FieldError{"", "key", errors.New("auth mtls needs a private key; set --key to a PEM file, pkcs11:… or tpm:…")}
 		}
+		if err := c.checkKey(); err != nil {
+			return err
+		}
+		return c.CheckCert()
 	case AuthSigV4:
 		if c.AWSExternalID != "" && c.AWSRoleARN == "" {
 			return &FieldError{"", "aws-external-id", errors.New("means something only with aws-role-arn; set it too")}
@@ -188,7 +195,8 @@ func (c *Config) checkIdentity() error {
 func (c *Config) IdentitySaid() bool {
 	i := c.Identity
 	return i.Auth != "" || i.Key != "" || i.Cert != "" || len(i.Headers) > 0 || i.AWSRegion != "" || i.AWSService != "" ||
-		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget
+		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget ||
+		i.PINSource != "" || i.PKCS11Module != "" || i.TPMDevice != "" || i.Renew != "" || i.RenewBefore != 0 || i.SignerName != ""
 }
 
 // HeaderFromFile reports whether a header's value stands in a file. With "@@"

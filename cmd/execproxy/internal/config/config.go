@@ -30,6 +30,13 @@ const (
 	Passthrough = "passthrough"
 )
 
+// How the daemon renews the key's certificate.
+const (
+	RenewOff     = "off"
+	RenewSameKey = "same-key"
+	RenewNewKey  = "new-key"
+)
+
 // Defaults of the fields that have one.
 const (
 	DefaultIdleTimeout  = 5 * time.Minute
@@ -61,6 +68,13 @@ type Identity struct {
 	AWSExternalID   string   `json:"awsExternalId,omitempty"`
 	UnsignedPayload bool     `json:"unsignedPayload,omitempty"`
 	SignTarget      bool     `json:"signTarget,omitempty"`
+
+	PINSource    string        `json:"pinSource,omitempty"`
+	PKCS11Module string        `json:"pkcs11Module,omitempty"`
+	TPMDevice    string        `json:"tpmDevice,omitempty"`
+	Renew        string        `json:"renew,omitempty"`
+	RenewBefore  time.Duration `json:"renewBefore,omitempty"`
+	SignerName   string        `json:"signerName,omitempty"`
 
 	// KeyPEM and CertPEM hold a pair that came inline in a kubeconfig. They
 	// live in the memory of this process only: no field sets them, and they

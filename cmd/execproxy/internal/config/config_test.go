@@ -142,7 +142,7 @@ func TestComplete(t *testing.T) {
 		{"no identity", on(Identity{}), []string{"auth", "--auth"}},
 		{"unknown auth", on(Identity{Auth: "magic"}), []string{"auth", "magic", "sigv4"}},
 		{"auth of a later version", on(Identity{Auth: "http-signature"}), []string{"http-signature", "not in this version"}},
-		{"hardware key", on(Identity{Auth: AuthMTLS, Key: "pkcs11:token=a?pin-value=1234"}), []string{"pkcs11", "not in this version"}},
+		{"malformed URI", on(Identity{Auth: AuthMTLS, Key: "pkcs11:token=a;?pin-value=1234"}), []string{"key", "PKCS#11 URI"}},
 		{"mtls without key", on(Identity{Auth: AuthMTLS}), []string{"key", "--key"}},
 		{"key with sigv4", on(Identity{Auth: AuthSigV4, Key: "/k"}), []string{"key", "mtls", "sigv4"}},
 		{"external id alone", on(Identity{Auth: AuthSigV4, AWSExternalID: "x"}), []string{"aws-external-id", "aws-role-arn"}},

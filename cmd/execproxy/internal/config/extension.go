@@ -35,6 +35,14 @@ func (c *Config) Extension() map[string]any {
 	text(doc, "auth", c.Auth)
 	text(doc, "key", c.Key)
 	text(doc, "cert", c.Cert)
+	text(doc, "pinSource", c.PINSource)
+	text(doc, "pkcs11Module", c.PKCS11Module)
+	text(doc, "tpmDevice", c.TPMDevice)
+	if c.Renew != c.standardRenew() {
+		text(doc, "renew", c.Renew)
+	}
+	span("renewBefore", c.RenewBefore, 0)
+	text(doc, "signerName", c.SignerName)
 	if len(c.Headers) > 0 {
 		doc["headers"] = c.Headers
 	}

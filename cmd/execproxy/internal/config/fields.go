@@ -47,6 +47,9 @@ type Group string
 // The groups.
 const (
 	GroupIdentity Group = "identity"
+	GroupKey      Group = "key"    // of the identity, what `execproxy key` needs as well
+	GroupRenew    Group = "renew"  // of the identity, how its certificate is renewed
+	GroupSigner   Group = "signer" // of the identity, who issues its certificate
 	GroupCluster  Group = "cluster"
 	GroupListen   Group = "listen"
 	GroupLife     Group = "life"
@@ -87,11 +90,11 @@ func (f *Field) Set(c *Config, value, base string) error {
 	if f.Flag == "socket" {
 		value = strings.TrimPrefix(value, "unix://") // as status and --listen write it
 	}
-	if f.Path && value != "" && !hasKeyScheme(value) && !filepath.IsAbs(value) {
+	if prefix, path := f.path(value); path != "" && !filepath.IsAbs(path) {
 		if base == "" {
 			return errors.New("is a relative path; write it absolute, a plugin has no directory of its own")
 		}
-		value = filepath.Join(base, value)
+		value = prefix + filepath.Join(base, path)
 	}
 	if name, file, _ := strings.Cut(value, "=@"); f.Flag == "header" && HeaderFromFile(value) && file != "" && !filepath.IsAbs(file) {
 		if base == "" {
@@ -102,9 +105,17 @@ func (f *Field) Set(c *Config, value, base string) error {
 	return f.set(c, value)
 }
 
-// hasKeyScheme tells a URI of a key store from a path.
-func hasKeyScheme(v string) bool {
-	return strings.HasPrefix(v, "pkcs11:") || strings.HasPrefix(v, "tpm:")
+// path is the part of a value that is a path, and what stands before it.
+func (f *Field) path(value string) (prefix, path string) {
+	switch {
+	case f.Flag == "key":
+		return keyPath(value)
+	case f.Flag == "pin-source":
+		return pinPath(value)
+	case f.Path:
+		return "", value
+	}
+	return "", ""
 }
 
 // SetAll says all values for the field in the place of what weaker sources said.
@@ -153,8 +164,14 @@ func list(p func(*Config) *[]string) func(*Config, string) error {
 // Fields is the one table of what can be said, in the order of usage texts.
 var Fields = []*Field{
 	{Flag: "auth", Arg: "SCHEME", Group: GroupIdentity, Usage: "who the proxy is to the API server: mtls, sigv4 or headers", set: text(func(c *Config) *string { return &c.Auth })},
-	{Flag: "key", Arg: "FILE", Group: GroupIdentity, Path: true, Usage: "private key of mtls: a PEM file (PKCS#8, SEC 1, PKCS#1), re-read when it changes", set: text(func(c *Config) *string { return &c.Key })},
-	{Flag: "cert", Arg: "FILE", Group: GroupIdentity, Path: true, Usage: "its PEM certificate chain, leaf first; without it the chain is in the key's file", set: text(func(c *Config) *string { return &c.Cert })},
+	{Flag: "key", Arg: "KEY", Group: GroupKey, Path: true, Usage: "private key of mtls: a PEM file, pkcs11:… (RFC 7512), tpm:handle=0x81000100 or tpm:FILE (TSS2)", set: text(func(c *Config) *string { return &c.Key })},
+	{Flag: "cert", Arg: "FILE", Group: GroupKey, Path: true, Usage: "its PEM certificate chain, leaf first; without it the chain is in the key's file or on its token", set: text(func(c *Config) *string { return &c.Cert })},
+	{Flag: "pin-source", Arg: "SOURCE", Group: GroupKey, Usage: "PIN of the token, or password of the TPM's key: FILE, fd:N, credential:NAME (systemd), askpass:PROGRAM, or prompt", set: text(func(c *Config) *string { return &c.PINSource })},
+	{Flag: "pkcs11-module", Arg: "FILE", Group: GroupKey, Path: true, Usage: "the token's PKCS#11 library, where the key's URI names none; without it p11-kit's", set: text(func(c *Config) *string { return &c.PKCS11Module })},
+	{Flag: "tpm-device", Arg: "PATH", Group: GroupKey, Path: true, Usage: "device or Unix socket of the TPM (default /dev/tpmrm0)", set: text(func(c *Config) *string { return &c.TPMDevice })},
+	{Flag: "renew", Arg: "HOW", Group: GroupRenew, Usage: "renew the certificate before it ends: same-key (default of keys in TPMs and tokens), new-key, or off (default of files)", set: text(func(c *Config) *string { return &c.Renew })},
+	{Flag: "renew-before", Arg: "DURATION", Group: GroupRenew, Usage: "renew this long before the end; without it at two thirds of the certificate's life", set: span(func(c *Config) *time.Duration { return &c.RenewBefore })},
+	{Flag: "signer-name", Arg: "NAME", Group: GroupSigner, Usage: "signer of the cluster that issues the certificate; without it kubernetes.io/kube-apiserver-client, of nodes -kubelet", set: text(func(c *Config) *string { return &c.SignerName })},
 	{Flag: "header", json: "headers", Arg: "NAME=VALUE", List: true, Group: GroupIdentity, Usage: "header of auth headers, or NAME=@FILE, re-read when it changes; repeatable", set: list(func(c *Config) *[]string { return &c.Headers })},
 	{Flag: "aws-region", Arg: "REGION", Group: GroupIdentity, Usage: "region to sign for; without it the AWS SDK's own", set: text(func(c *Config) *string { return &c.AWSRegion })},
 	{Flag: "aws-service", Arg: "NAME", Group: GroupIdentity, Usage: "service to sign for (default \"eks\")", set: text(func(c *Config) *string { return &c.AWSService })},

@@ -24,6 +24,7 @@ const (
 	pathDocument = "/v1/document"
 	pathStatus   = "/v1/status"
 	pathStop     = "/v1/stop"
+	pathReload   = "/v1/reload"
 )
 
 // maxAsk holds whatever a client can say: an authority's PEM, which came in
@@ -64,7 +65,10 @@ type Status struct {
 	Dials               uint64     `json:"dials"`
 	Handshakes          Handshakes `json:"handshakes"`
 	CertificateNotAfter *time.Time `json:"certificateNotAfter,omitempty"`
-	Warnings            []string   `json:"warnings,omitempty"`
+
+	Key      *KeyStatus     `json:"key,omitempty"`
+	Renewal  *RenewalStatus `json:"renewal,omitempty"`
+	Warnings []string       `json:"warnings,omitempty"`
 }
 
 // Handshakes counts TLS handshakes with the API server. A full one costs a
@@ -72,6 +76,17 @@ type Status struct {
 type Handshakes struct {
 	Full    uint64 `json:"full"`
 	Resumed uint64 `json:"resumed"`
+}
+
+// KeyStatus tells of the private key that authenticates connections.
+type KeyStatus struct {
+	Home       string `json:"home"` // file, tpm or pkcs11
+	Location   string `json:"location"`
+	Kind       string `json:"kind"`
+	Signatures uint64 `json:"signatures"` // of this key
+	Failures   uint64 `json:"failures"`   // to sign
+	Queued     int    `json:"queued"`     // signatures that wait for the home
+	Reopened   uint64 `json:"reopened"`   // times that the home was lost and found again
 }
 
 // A refusal is an error told over the control socket.
@@ -115,6 +130,10 @@ func (d *Daemon) controlHandler() http.Handler {
 	})
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, d.status())
+	})
+	mux.HandleFunc("POST "+pathReload, func(w http.ResponseWriter, _ *http.Request) {
+		d.id.lookAgain()
+		reply(w, http.StatusOK, struct{}{})
 	})
 	mux.HandleFunc("POST "+pathStop, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, struct{}{})

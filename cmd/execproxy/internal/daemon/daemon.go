@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
 	"github.com/execproxy/execproxy/proxy"
 	"github.com/execproxy/execproxy/proxy/socket"
 	"github.com/execproxy/execproxy/transport"
@@ -27,6 +28,10 @@ type Options struct {
 	Idle    time.Duration // without locks, the time without a client after which it ends; 0: never
 	Places  Places
 	Environ []string
+	PIN     []byte // what the plugin asked for, or was given
+
+	// Terminal says that whoever is at the terminal, if there is one, may be asked.
+	Terminal bool
 
 	Sockets  []string // API sockets
 	Loopback []string // host:port; port 0 is any
@@ -56,6 +61,7 @@ type Daemon struct {
 	id       *identity
 	upstream *transport.Transport
 	proxy    *proxy.Proxy
+	renewer  *enroll.Renewer // nil where nothing is renewed
 	life     *life
 	session  *session
 	names    []string // what the Unix socket's certificate is for
@@ -116,8 +122,11 @@ func (d *Daemon) end(why cause) {
 
 // start builds everything, dials the API server, listens, and says so.
 func (d *Daemon) start(ctx context.Context) error {
-	var err error
-	if d.id, err = newIdentity(ctx, d.config, d.log); err != nil {
+	homes, err := d.keyOptions()
+	if err != nil {
+		return err
+	}
+	if d.id, err = newIdentity(ctx, d.config, homes, d.log); err != nil {
 		return err
 	}
 	d.Warn(d.id.warnings...)
@@ -149,6 +158,9 @@ func (d *Daemon) start(ctx context.Context) error {
 		}
 	}
 	d.Go(func() { d.id.watch(d.work, d.rotate) })
+	if err := d.renew(); err != nil {
+		return err
+	}
 	d.life.begin()
 	if d.opt.Ready != nil {
 		if err := d.opt.Ready(d); err != nil {

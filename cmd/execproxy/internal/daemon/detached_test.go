@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 		if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 			os.Exit(3)
 		}
-		err := Foreground(context.Background(), o.Config, o.Places, os.Environ(), o.Ask, "test", func(*clientauthentication.Status) error {
+		p := &Plugin{Config: o.Config, Places: o.Places, Environ: os.Environ(), Ask: o.Ask, Version: "test"}
+		err := p.Foreground(context.Background(), func(*clientauthentication.Status) error {
 			_, err := os.Stdout.WriteString("answer\n")
 			return err
 		})

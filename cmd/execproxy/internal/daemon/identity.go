@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,10 +11,10 @@ import (
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
 	"github.com/execproxy/execproxy/proxy"
 	"github.com/execproxy/execproxy/signer"
 	"github.com/execproxy/execproxy/signer/header"
-	"github.com/execproxy/execproxy/signer/keyfile"
 	"github.com/execproxy/execproxy/signer/sigv4"
 )
 
@@ -23,29 +22,42 @@ import (
 // connections, or a signer that answers for requests.
 type identity struct {
 	config     *config.Config
+	homes      keyhome.Options
 	log        *slog.Logger
 	warnings   []string
 	signer     signer.RequestSigner // nil with mtls
 	creds      *sigv4.Credentials   // of sigv4
 	signatures atomic.Uint64        // of the signer; the transport counts those of keys
 
-	mu  sync.Mutex
-	key *keyfile.Key // of mtls
-	who string
+	mu     sync.Mutex
+	key    *keyhome.Key // of mtls
+	meters []*keyMeter  // of all keys that key ever was
+	who    string
+
+	look chan struct{} // the key's home may hold something else
 }
 
 // credentialsTimeout bounds the first look for AWS credentials, in which the
 // whole chain is asked.
 const credentialsTimeout = 15 * time.Second
 
+// keyTimeout bounds the opening of a key: less than a plugin waits for us.
+const keyTimeout = 20 * time.Second
+
 // newIdentity opens what the configuration names and fails with what is wrong
 // with it. Credentials are fetched once, so that a plugin fails instead of every
 // request.
-func newIdentity(ctx context.Context, c *config.Config, log *slog.Logger) (*identity, error) {
-	id := &identity{config: c, log: log}
+func newIdentity(ctx context.Context, c *config.Config, homes keyhome.Options, log *slog.Logger) (*identity, error) {
+	homes.Logger = log
+	id := &identity{config: c, homes: homes, log: log, look: make(chan struct{}, 1)}
 	switch c.Auth {
 	case config.AuthMTLS:
-		key, err := id.loadKey()
+		if err := homes.Ready(ctx, c); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+		defer cancel()
+		key, err := keyhome.Open(ctx, c, homes)
 		if err != nil {
 			return nil, err
 		}
@@ -92,15 +104,12 @@ func newIdentity(ctx context.Context, c *config.Config, log *slog.Logger) (*iden
 }
 
 // CheckFiles looks at the files that the configuration names, as a proxy that
-// starts with it would.
+// starts with it would. What needs a PIN is left for then.
 func CheckFiles(c *config.Config) error {
 	if c.Auth == config.AuthMTLS {
-		id := &identity{config: c}
-		key, err := id.loadKey()
-		if err != nil {
+		if err := keyhome.CheckFiles(c); err != nil {
 			return err
 		}
-		_ = key.Close()
 	}
 	if c.Auth == config.AuthHeaders {
 		if _, err := header.New(c.Headers); err != nil {
@@ -111,45 +120,12 @@ func CheckFiles(c *config.Config) error {
 	return err
 }
 
-func (id *identity) loadKey() (*keyfile.Key, error) {
-	if len(id.config.KeyPEM) > 0 {
-		return keyfile.Parse(id.config.KeyPEM, id.config.CertPEM)
-	}
-	return keyfile.Load(id.config.Key, id.config.Cert)
-}
-
-func (id *identity) setKey(k *keyfile.Key) {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	id.key, id.who = k, k.Leaf().Subject.CommonName
-}
-
 // name says who we are in words that are no secret: a certificate's subject, an
 // access key's id, the names of headers.
 func (id *identity) name() string {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.who
-}
-
-// certificate is the key's, nil without one.
-func (id *identity) certificate() *tls.Certificate {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	if id.key == nil {
-		return nil
-	}
-	return id.key.TLSCertificate()
-}
-
-func (id *identity) notAfter() *time.Time {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	if id.key == nil {
-		return nil
-	}
-	t := id.key.Leaf().NotAfter
-	return &t
 }
 
 // watch keeps the identity fresh until ctx ends. changed is called when the next
@@ -161,24 +137,7 @@ func (id *identity) watch(ctx context.Context, changed func()) {
 			id.log.Error("credentials are no longer refreshed", "error", err)
 		}
 	case id.config.Key != "":
-		id.mu.Lock()
-		first := id.key
-		id.mu.Unlock()
-		err := first.Watch(ctx, func(k *keyfile.Key, err error) {
-			if err != nil {
-				id.log.Error("the changed key is not used, the old one stays", "error", err)
-				return
-			}
-			for _, w := range k.Warnings() {
-				id.log.Warn(w)
-			}
-			id.setKey(k)
-			id.log.Info("key reloaded", "identity", id.name(), "notAfter", k.Leaf().NotAfter)
-			changed()
-		})
-		if err != nil && ctx.Err() == nil {
-			id.log.Error("the key's files are no longer watched", "error", err)
-		}
+		id.watchKey(ctx, changed)
 	}
 }
 

@@ -35,6 +35,15 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 	count("upstream_goaways_total", up.GoAways)
 	count("upstream_dead_peers_total", up.DeadPeers)
 	gauge("key_generation", float64(up.Generation))
+	d.id.writeMetrics(w)
+	if r := d.renewalStatus(); r != nil {
+		count("renewals_total", r.Renewed)
+		pending := 0.0
+		if r.Request != "" {
+			pending = 1
+		}
+		gauge("renewal_pending", pending)
+	}
 	if t := d.id.notAfter(); t != nil {
 		gauge("certificate_not_after_seconds", float64(t.Unix()))
 	}

@@ -54,7 +54,7 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
 	o := Options{
-		Life: lifeServe, Places: p, Environ: environ, Fixed: true, Patient: true,
+		Life: lifeServe, Places: p, Environ: environ, Terminal: true, Fixed: true, Patient: true,
 		Version: version, LogWriter: log, Hurry: hurry, Ready: ready,
 	}
 	o.ID = serveID(c, environ)
@@ -102,7 +102,7 @@ func Private(ctx context.Context, c *config.Config, p Places, environ []string, 
 	defer shut()
 	sweep(p)
 	o := Options{
-		ID: fmt.Sprintf("run-%d", os.Getpid()), Life: lifeRun, Places: p, Environ: environ, Fixed: true, NoDrain: true,
+		ID: fmt.Sprintf("run-%d", os.Getpid()), Life: lifeRun, Places: p, Environ: environ, Terminal: true, Fixed: true, NoDrain: true,
 		Version: version, LogWriter: log, Ready: ready,
 	}
 	if _, o.Loopback, err = c.Listeners(); err != nil {
@@ -113,7 +113,12 @@ func Private(ctx context.Context, c *config.Config, p Places, environ []string, 
 
 // Foreground is the plugin that becomes the proxy itself: it answers, lets go of
 // its standard streams, and serves until the parent's lock comes free.
-func Foreground(ctx context.Context, c *config.Config, p Places, environ []string, ask Ask, version string, answer func(*clientauthentication.Status) error) error {
+func (p *Plugin) Foreground(ctx context.Context, answer func(*clientauthentication.Status) error) error {
+	pin, err := p.unlock(ctx) // it may be in a descriptor that was inherited
+	if err != nil {
+		return err
+	}
+	c, places, ask := p.Config, p.Places, p.Ask
 	if err := CloseInherited(); err != nil {
 		return fmt.Errorf("closing inherited descriptors: %w", err)
 	}
@@ -124,17 +129,17 @@ func Foreground(ctx context.Context, c *config.Config, p Places, environ []strin
 	defer stop()
 	// The identity's own name and this process's: every such proxy is its own. The
 	// log is the identity's: one for each process would fill the disk.
-	name := ID(c, environ, lifeLock)
+	name := ID(c, p.Environ, lifeLock)
 	id := fmt.Sprintf("%s-%d", name, os.Getpid())
-	log, err := openDaemonLog(c, p, name)
+	log, err := openDaemonLog(c, places, name)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	sweep(p)
+	sweep(places)
 	return Run(ctx, c, Options{
-		ID: id, Life: lifeLock, Idle: c.IdleTimeout, Places: p, Environ: environ, Sockets: []string{p.Socket(id)},
-		Version: version, LogWriter: log, Hurry: hurry,
+		ID: id, Life: lifeLock, Idle: c.IdleTimeout, Places: places, Environ: p.Environ, Sockets: []string{places.Socket(id)},
+		PIN: pin, Version: p.Version, LogWriter: log, Hurry: hurry,
 		Ready: func(d *Daemon) error {
 			s, err := d.document(ask)
 			if err != nil {

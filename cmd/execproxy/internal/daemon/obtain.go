@@ -19,36 +19,51 @@ import (
 // own. It is longer than one dial of the API server.
 const startTimeout = 30 * time.Second
 
+// A Plugin is one call of the exec credential plugin.
+type Plugin struct {
+	Config  *config.Config
+	Places  Places
+	Environ []string
+	Version string
+	Ask     Ask
+
+	// Unlock asks for what unlocks the key, where only this process can be told:
+	// the daemon has no terminal and none of our descriptors. nil, or no bytes:
+	// there is nothing to ask.
+	Unlock func(context.Context) ([]byte, error)
+}
+
 // Obtain answers for a detached proxy: the one that runs for this cluster and
 // identity, or else a new one. Starting is single-flight over all processes of
 // this user; losers wait for the winner's proxy.
-func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, ask Ask) (*clientauthentication.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, error) {
+	ctx, cancel := context.WithTimeout(parent, startTimeout)
 	defer cancel()
-	if err := ask.settle(); err != nil {
+	if err := p.Ask.settle(); err != nil {
 		return nil, err
 	}
-	if err := probe(ask.LockFile); err != nil {
+	if err := probe(p.Ask.LockFile); err != nil {
 		return nil, err
 	}
+	environ := p.Environ
 	if cwd, err := os.Getwd(); err == nil {
 		environ = settled(environ, cwd)
 	}
 	life := lifeIdle
-	if ask.LockFile != "" {
+	if p.Ask.LockFile != "" {
 		life = lifeLock
 	}
-	id := ID(c, environ, life)
-	dir, err := socket.OpenDir(p.Runtime)
+	id := ID(p.Config, environ, life)
+	dir, err := socket.OpenDir(p.Places.Runtime)
 	if err != nil {
 		return nil, err
 	}
-	path := p.Socket(id)
+	path := p.Places.Socket(id)
 	if err := socket.CheckPath(controlPath(path)); err != nil {
 		return nil, err
 	}
 	ctl := newController(path)
-	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
+	if s, err := running(ctx, ctl, p.Ask); !errors.Is(err, errNobody) {
 		return s, err
 	}
 	start, err := socket.Acquire(ctx, startPath(path))
@@ -56,17 +71,31 @@ func Obtain(ctx context.Context, c *config.Config, p Places, environ []string, a
 		return nil, fmt.Errorf("waiting for another start of the proxy in %s: %w", dir.Path(), err)
 	}
 	defer start.Remove()
-	if s, err := running(ctx, ctl, ask); !errors.Is(err, errNobody) {
+	if s, err := running(ctx, ctl, p.Ask); !errors.Is(err, errNobody) {
 		return s, err
 	}
-	if err := spawn(ctx, &order{ID: id, Life: life, Places: p, Config: c, Ask: ask}, environ); err != nil {
+	order := &order{ID: id, Life: life, Places: p.Places, Config: p.Config, Ask: p.Ask}
+	if order.PIN, err = p.unlock(parent); err != nil {
 		return nil, err
 	}
-	s, err := running(ctx, ctl, ask)
+	// Whoever was asked took their time.
+	ctx, cancelStart := context.WithTimeout(parent, startTimeout)
+	defer cancelStart()
+	if err := spawn(ctx, order, environ); err != nil {
+		return nil, err
+	}
+	s, err := running(ctx, ctl, p.Ask)
 	if errors.Is(err, errNobody) {
-		return nil, fmt.Errorf("the proxy ended right after its start; its log is %s", logPath(c, p, id))
+		return nil, fmt.Errorf("the proxy ended right after its start; its log is %s", logPath(p.Config, p.Places, id))
 	}
 	return s, err
+}
+
+func (p *Plugin) unlock(ctx context.Context) ([]byte, error) {
+	if p.Unlock == nil {
+		return nil, nil
+	}
+	return p.Unlock(ctx)
 }
 
 // settle completes the lock's path: a daemon has another directory than the

@@ -96,6 +96,17 @@ func wayVariable(name string) bool {
 // rootsVariable tells the variables that decide whom the system trusts.
 func rootsVariable(name string) bool { return name == "SSL_CERT_FILE" || name == "SSL_CERT_DIR" }
 
+// tokenVariable tells the variables that decide which tokens a PKCS#11 library
+// shows: of SoftHSM, of p11-kit, and where p11-kit looks for a user's own modules.
+func tokenVariable(name string) bool {
+	for _, prefix := range []string{"SOFTHSM2_", "P11_KIT_", "PKCS11"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return name == "HOME" || name == "XDG_CONFIG_HOME"
+}
+
 // variables is what of environ matters. Its order means nothing: callers exist
 // that shuffle it.
 func variables(environ []string, matters func(name string) bool) []string {
@@ -118,7 +129,7 @@ func settled(environ []string, dir string) []string {
 		name, value, _ := strings.Cut(e, "=")
 		switch name {
 		case "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CA_BUNDLE",
-			"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "SSL_CERT_FILE":
+			"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "SSL_CERT_FILE", "SOFTHSM2_CONF":
 			if value != "" && !filepath.IsAbs(value) {
 				out[i] = name + "=" + filepath.Join(dir, value)
 			}
@@ -146,6 +157,9 @@ func ID(c *config.Config, environ []string, life string) string {
 	aws := c.Auth == config.AuthSigV4
 	if aws {
 		what.Environ = variables(environ, identityVariable)
+	}
+	if strings.HasPrefix(c.Key, "pkcs11:") {
+		what.Environ = variables(environ, tokenVariable)
 	}
 	if aws || c.ProxyURL == "" {
 		what.Way = variables(environ, wayVariable)

@@ -28,6 +28,7 @@ type order struct {
 	Life   string
 	Places Places
 	Config *config.Config
+	PIN    []byte
 	Ask    Ask // the first caller's: a proxy that cannot serve it does not start
 }
 
@@ -171,7 +172,7 @@ func Detached(ctx context.Context, in io.Reader, out *os.File, version string) e
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
 	err := Run(ctx, o.Config, Options{
-		ID: o.ID, Life: o.Life, Idle: o.Config.IdleTimeout, Places: o.Places, Environ: os.Environ(),
+		ID: o.ID, Life: o.Life, Idle: o.Config.IdleTimeout, Places: o.Places, Environ: os.Environ(), PIN: o.PIN,
 		Sockets: []string{o.Places.Socket(o.ID)}, Version: version, LogWriter: os.Stderr, Hurry: hurry,
 		Ready: func(d *Daemon) error {
 			if _, err := d.document(o.Ask); err != nil {

@@ -25,7 +25,7 @@ func (d *Daemon) status() Status {
 		Listeners: d.urls(), Life: d.opt.Life, Locks: d.life.paths(), Clients: d.life.clients(),
 		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: d.id.signatures.Load() + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
-		CertificateNotAfter: d.id.notAfter(),
+		CertificateNotAfter: d.id.notAfter(), Key: d.id.keyStatus(), Renewal: d.renewalStatus(),
 	}
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
@@ -66,6 +66,16 @@ func Running(ctx context.Context, p Places) []Status {
 		}
 	}
 	return out
+}
+
+// Reload has every proxy of this user look at its key again: a token says nothing
+// when a certificate is stored on it.
+func Reload(ctx context.Context, p Places) {
+	for _, s := range Running(ctx, p) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_ = newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathReload, nil, &struct{}{}) // ended meanwhile, or of an older version
+		cancel()
+	}
 }
 
 // globEscape keeps a directory's own characters from being a pattern.

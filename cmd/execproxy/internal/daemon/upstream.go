@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,17 +28,9 @@ func (d *Daemon) connect(ctx context.Context) error {
 	if err != nil {
 		return &config.FieldError{Field: "server", Err: err}
 	}
-	roots, err := rootCAs(c)
+	out, err := wayOut(c, d.opt.Environ, d.id.certificate(), d.log)
 	if err != nil {
 		return err
-	}
-	via, err := transport.ProxyFunc(c.ProxyURL, proxyEnvironment(d.opt.Environ))
-	if err != nil {
-		return err
-	}
-	out := transport.Options{
-		Address: hostPort(server), ServerName: c.TLSServerName, RootCAs: roots, InsecureSkipVerify: c.InsecureSkipTLSVerify,
-		Certificate: d.id.certificate(), Proxy: via, Logger: d.log,
 	}
 	if d.upstream, err = transport.New(out); err != nil {
 		return err
@@ -66,6 +60,26 @@ func (d *Daemon) connect(ctx context.Context) error {
 		d.Cleanup(d.watchAuthority())
 	}
 	return d.prewarm(ctx)
+}
+
+// wayOut is the way to the API server that the configuration names.
+func wayOut(c *config.Config, environ []string, cert *tls.Certificate, log *slog.Logger) (o transport.Options, err error) {
+	server, err := config.ServerURL(c.Server)
+	if err != nil {
+		return o, &config.FieldError{Field: "server", Err: err}
+	}
+	roots, err := rootCAs(c)
+	if err != nil {
+		return o, err
+	}
+	via, err := transport.ProxyFunc(c.ProxyURL, proxyEnvironment(environ))
+	if err != nil {
+		return o, err
+	}
+	return transport.Options{
+		Address: hostPort(server), ServerName: c.TLSServerName, RootCAs: roots, InsecureSkipVerify: c.InsecureSkipTLSVerify,
+		Certificate: cert, Proxy: via, Logger: log,
+	}, nil
 }
 
 // prewarm makes the connection before the first client needs it. A sidecar may

@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
+)
+
+// interruptible ends a context with Ctrl-C, so that what was begun is cleaned up.
+func interruptible(ctx context.Context) (context.Context, func()) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}
+
+// runKeyEnroll has the cluster issue the key's first certificate.
+func runKeyEnroll(ctx context.Context, w *world, o *options) error {
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	k, c, err := o.openKey(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	if err := o.usage(c.CheckCert()); err != nil {
+		return err
+	}
+	subject, err := o.subject(k)
+	if err != nil {
+		return err
+	}
+	client, err := o.clusterClient()
+	if err != nil {
+		return err
+	}
+	csr, err := enroll.NewRequest(k, subject)
+	if err != nil {
+		return err
+	}
+	chain, err := o.request(ctx, w, client, enroll.Order{CSR: csr, SignerName: signerName(c, subject.CommonName, subject.Organization), Expiration: o.expiration})
+	if err != nil {
+		return err
+	}
+	next, err := k.Store(ctx, chain)
+	if err != nil {
+		return err
+	}
+	return o.stored(ctx, w, next)
+}
+
+// clusterClient speaks to the API with the credentials of a kubeconfig's context,
+// whatever they are.
+func (o *options) clusterClient() (*enroll.Client, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w; name one whose user may create certificatesigningrequests with --kubeconfig or --context", err)
+	}
+	rt, err := rest.TransportFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("the kubeconfig's credentials: %w", err)
+	}
+	server, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("the kubeconfig's server: %w", err)
+	}
+	return &enroll.Client{Server: server, Transport: rt}, nil
+}
+
+// request submits an order and waits for the certificate, telling what is going on.
+func (o *options) request(ctx context.Context, w *world, client *enroll.Client, order enroll.Order) ([]*x509.Certificate, error) {
+	if o.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.timeout)
+		defer cancel()
+	}
+	s, err := client.Submit(ctx, order)
+	if err != nil {
+		return nil, err
+	}
+	p := newProgress(w.stderr)
+	defer p.end()
+	p.say(fmt.Sprintf("certificatesigningrequest %s is submitted", s.Name))
+	text, err := client.Wait(ctx, s, func(now enroll.Progress) { p.say(now.String()) })
+	p.end()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("certificatesigningrequest %s: no certificate within %v; it stays: an administrator runs `%s`, then run the same command again", s.Name, o.timeout, enroll.ApproveCommand(s.Name))
+	case errors.Is(err, context.Canceled):
+		return nil, fmt.Errorf("certificatesigningrequest %s: interrupted; it stays, and the same command goes on with it", s.Name)
+	case err != nil:
+		return nil, err
+	}
+	return decodeChain(text)
+}
+
+func decodeChain(text []byte) (chain []*x509.Certificate, err error) {
+	for {
+		var b *pem.Block
+		if b, text = pem.Decode(text); b == nil {
+			return chain, nil
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("the certificate that was issued: %w", err)
+		}
+		chain = append(chain, c)
+	}
+}
+
+// A progress tells somebody who waits what for, and that we still live: on a
+// terminal in one line that counts, otherwise in a line for each news.
+type progress struct {
+	out   io.Writer
+	live  bool
+	begin time.Time
+
+	mu   sync.Mutex
+	text string
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+func newProgress(out io.Writer) *progress {
+	f, ok := out.(*os.File)
+	p := &progress{out: out, live: ok && term.IsTerminal(int(f.Fd())), begin: time.Now(), stop: make(chan struct{})}
+	if p.live {
+		p.done.Go(func() {
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for {
+				select {
+				case <-p.stop:
+					return
+				case <-tick.C:
+					p.mu.Lock()
+					p.draw()
+					p.mu.Unlock()
+				}
+			}
+		})
+	}
+	return p
+}
+
+// say begins a new line.
+func (p *progress) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.live && p.text != "" {
+		fmt.Fprintln(p.out)
+	}
+	p.text = text
+	if !p.live {
+		fmt.Fprintf(p.out, "execproxy: %s\n", text)
+		return
+	}
+	p.draw()
+}
+
+func (p *progress) draw() {
+	if p.text != "" {
+		fmt.Fprintf(p.out, "\rexecproxy: %s (%s)\x1b[K", p.text, age(time.Since(p.begin)))
+	}
+}
+
+func (p *progress) end() {
+	p.mu.Lock()
+	if p.stop == nil {
+		p.mu.Unlock()
+		return
+	}
+	close(p.stop)
+	p.stop = nil
+	if p.live && p.text != "" {
+		fmt.Fprintln(p.out)
+	}
+	p.text = ""
+	p.mu.Unlock()
+	p.done.Wait()
+}
+
+// stored tells what is where now, and has running proxies look.
+func (o *options) stored(ctx context.Context, w *world, k *keyhome.Key) error {
+	leaf := k.Leaf()
+	fmt.Fprintf(w.stdout, "certificate of %s stored in %s, valid until %s\n", leaf.Subject, k.CertificateLocation(), leaf.NotAfter.UTC().Format(time.RFC3339))
+	for _, warning := range k.Warnings() {
+		fmt.Fprintf(w.stderr, "warning: %s\n", warning)
+	}
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	daemon.Reload(ctx, p)
+	return nil
+}
+
+// runKeyRenew renews a certificate with itself.
+func runKeyRenew(ctx context.Context, w *world, o *options) error {
+	if err := o.noOperands(); err != nil {
+		return err
+	}
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	s, err := o.loadSource(w)
+	if err != nil {
+		return err
+	}
+	c := s.config
+	if c.Auth != config.AuthMTLS || c.Key == "" {
+		return errors.New("there is no certificate to renew: name its key with --key")
+	}
+	ko, err := w.keyOptions()
+	if err != nil {
+		return err
+	}
+	r, err := daemon.NewRenewal(ctx, c, ko, w.environ)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	k, err := r.Renew(ctx, func(client *enroll.Client, order enroll.Order) ([]*x509.Certificate, error) {
+		if o.expiration > 0 {
+			order.Expiration = o.expiration
+		}
+		return o.request(ctx, w, client, order)
+	})
+	if err != nil {
+		return err
+	}
+	return o.stored(ctx, w, k)
+}

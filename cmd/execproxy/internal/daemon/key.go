@@ -1,0 +1,179 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
+)
+
+// A keyMeter counts what one key signed.
+type keyMeter struct {
+	meter
+	key  string // the beginning of its fingerprint
+	home string // file, tpm or pkcs11
+}
+
+// keyOptions are what homes of keys need of this process.
+func (d *Daemon) keyOptions() (keyhome.Options, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return keyhome.Options{}, fmt.Errorf("finding the execproxy binary: %w", err)
+	}
+	return keyhome.Options{
+		Module: []string{self, ModuleCommand}, Environ: d.opt.Environ, State: d.opt.Places.State, PIN: d.opt.PIN,
+		Ask: d.opt.Terminal, Detached: !d.opt.Terminal,
+		Kept:   &keyhome.Kept{},
+		Getenv: func(name string) string { return variable(d.opt.Environ, name) },
+	}, nil
+}
+
+// variable is the last value of name, as programs see it.
+func variable(environ []string, name string) (value string) {
+	for _, e := range environ {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// setKey has the next generation made with k.
+func (id *identity) setKey(k *keyhome.Key) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.key, id.who = k, k.Leaf().Subject.CommonName
+	if print := fingerprint(k); id.meterOf(print) == nil {
+		id.meters = append(id.meters, &keyMeter{key: print, home: k.Home()})
+	}
+}
+
+// meterOf needs mu.
+func (id *identity) meterOf(print string) *keyMeter {
+	for _, m := range id.meters {
+		if m.key == print {
+			return m
+		}
+	}
+	return nil
+}
+
+// fingerprint is the beginning of the SHA-256 of the public key (SPKI): enough to
+// tell the keys of one proxy apart.
+func fingerprint(k *keyhome.Key) string {
+	spki, err := x509.MarshalPKIXPublicKey(k.Public())
+	if err != nil {
+		return "unknown"
+	}
+	sum := sha256.Sum256(spki)
+	return hex.EncodeToString(sum[:8])
+}
+
+// certificate is the key's, nil without one. What it signs is counted.
+func (id *identity) certificate() *tls.Certificate {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.key == nil {
+		return nil
+	}
+	return id.key.TLSCertificate(metered{id.key, &id.meterOf(fingerprint(id.key)).meter})
+}
+
+func (id *identity) current() *keyhome.Key {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.key
+}
+
+func (id *identity) notAfter() *time.Time {
+	k := id.current()
+	if k == nil {
+		return nil
+	}
+	t := k.Leaf().NotAfter
+	return &t
+}
+
+// watchKey takes over a key or a chain that somebody else puts in its place.
+func (id *identity) watchKey(ctx context.Context, changed func()) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-id.look:
+			}
+			k, err := id.current().Again(ctx, id.config, id.homes)
+			if ctx.Err() == nil {
+				id.take(k, err, changed)
+			}
+		}
+	})
+	err := id.current().Watch(ctx, id.config, id.homes, func(k *keyhome.Key, err error) { id.take(k, err, changed) })
+	if err != nil && ctx.Err() == nil {
+		id.log.Error("the key's files are no longer watched", "error", err)
+	}
+}
+
+// take brings a key into use that is another one than before.
+func (id *identity) take(k *keyhome.Key, err error, changed func()) {
+	if err != nil {
+		id.log.Error("the changed key is not used, the old one stays", "error", err)
+		return
+	}
+	old := id.current()
+	if id.same(k) {
+		if !k.Shares(old) {
+			_ = k.Close()
+		}
+		return // our own renewal
+	}
+	for _, w := range k.Warnings() {
+		id.log.Warn(w)
+	}
+	id.setKey(k)
+	id.log.Info("key reloaded", "identity", id.name(), "notAfter", k.Leaf().NotAfter)
+	changed()
+	if !k.Shares(old) {
+		_ = old.Close()
+	}
+}
+
+// lookAgain has the key's home looked at.
+func (id *identity) lookAgain() {
+	select {
+	case id.look <- struct{}{}:
+	default: // it will be
+	}
+}
+
+// keyStatus tells of the key, nil without one.
+func (id *identity) keyStatus() *KeyStatus {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	k := id.key
+	if k == nil {
+		return nil
+	}
+	m, h := id.meterOf(fingerprint(k)), k.Stats()
+	return &KeyStatus{
+		Home: k.Home(), Location: k.Location(), Kind: k.Kind(),
+		Signatures: m.good.Load(), Failures: m.bad.Load(), Queued: h.Queued, Reopened: h.Reopened,
+	}
+}
+
+// same reports a key that is in use already.
+func (id *identity) same(k *keyhome.Key) bool {
+	now := id.current()
+	return fingerprint(now) == fingerprint(k) && now.Leaf().Equal(k.Leaf())
+}

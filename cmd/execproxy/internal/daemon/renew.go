@@ -1,0 +1,207 @@
+package daemon
+
+import (
+	"context"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
+	"github.com/execproxy/execproxy/transport"
+)
+
+// RenewalStatus is what `execproxy status` tells of the renewal to come.
+type RenewalStatus struct {
+	Next      *time.Time `json:"next,omitempty"`      // of the renewal, or of another try
+	Request   string     `json:"request,omitempty"`   // the CertificateSigningRequest that is waited for
+	Waits     string     `json:"waits,omitempty"`     // for what
+	Since     *time.Time `json:"since,omitempty"`     // it waits
+	Approve   string     `json:"approve,omitempty"`   // what an administrator runs
+	LastError string     `json:"lastError,omitempty"` // of the last try, with the cure
+	Renewed   uint64     `json:"renewed"`
+}
+
+// renew has the certificate renewed ahead of its end, over the proxy's own way to
+// the API server, as long as the proxy lives.
+func (d *Daemon) renew() error {
+	c := d.config
+	if c.Auth != config.AuthMTLS || c.Key == "" || c.Renew == config.RenewOff {
+		return nil
+	}
+	server, err := config.ServerURL(c.Server)
+	if err != nil {
+		return &config.FieldError{Field: "server", Err: err}
+	}
+	r := &renewal{config: c, homes: d.id.homes, current: d.id.current, use: func(k *keyhome.Key) {
+		d.id.setKey(k)
+		d.rotate()
+	}}
+	d.renewer = &enroll.Renewer{
+		Client:  &enroll.Client{Server: server, Transport: d.upstream},
+		Current: func() *x509.Certificate { return d.id.current().Leaf() },
+		Key:     r.key, Store: r.store,
+		SignerName: c.SignerName, RenewBefore: c.RenewBefore, Logger: d.log,
+	}
+	d.Go(func() {
+		if err := d.renewer.Run(d.work); err != nil && d.work.Err() == nil {
+			d.log.Error("the certificate is no longer renewed", "error", err)
+		}
+	})
+	return nil
+}
+
+// renewalStatus is nil where nothing is renewed.
+func (d *Daemon) renewalStatus() *RenewalStatus {
+	if d.renewer == nil {
+		return nil
+	}
+	s := d.renewer.State()
+	out := &RenewalStatus{LastError: s.LastError, Renewed: s.Renewed, Next: moment(s.Next)}
+	if s.Pending != "" {
+		out.Request, out.Waits, out.Since = s.Pending, string(s.Progress.State), moment(s.Since)
+		if s.Progress.State == enroll.Pending {
+			out.Approve = enroll.ApproveCommand(s.Pending)
+		}
+	}
+	return out
+}
+
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC().Truncate(time.Second)
+	return &t
+}
+
+// A renewal brings a key's next certificate home, and the next key where a new one
+// is wanted. It is of one goroutine.
+type renewal struct {
+	config  *config.Config
+	homes   keyhome.Options
+	current func() *keyhome.Key
+	use     func(*keyhome.Key) // brings the key into use
+
+	next *keyhome.Key // that the certificate is for; nil: the current one
+}
+
+// key is the one that the next certificate is for.
+func (r *renewal) key(ctx context.Context) (crypto.Signer, func(), error) {
+	k := r.current()
+	if r.config.Renew != config.RenewNewKey {
+		return k, nil, nil
+	}
+	next, err := k.Next(ctx, r.config, r.homes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the next key: %w", err)
+	}
+	r.next = next
+	return next, func() {
+		if r.next != nil { // not brought into use
+			_ = r.next.Close()
+			r.next = nil
+		}
+	}, nil
+}
+
+// store keeps the certificate in the key's home, and brings it into use.
+func (r *renewal) store(ctx context.Context, der [][]byte) error {
+	chain := make([]*x509.Certificate, 0, len(der))
+	for _, b := range der {
+		c, err := x509.ParseCertificate(b)
+		if err != nil {
+			return err
+		}
+		chain = append(chain, c)
+	}
+	old := r.current()
+	if r.next == nil {
+		k, err := old.Store(ctx, chain)
+		if err != nil {
+			return err
+		}
+		r.use(k)
+		return nil
+	}
+	k, err := old.Replace(ctx, r.next, chain)
+	if err != nil {
+		return err
+	}
+	r.next = nil
+	r.use(k)
+	// The next generation signs with the new key; connections of the old one have
+	// signed already.
+	return errors.Join(old.Forget(ctx), old.Close())
+}
+
+// A Renewal renews a certificate once, outside of a proxy.
+type Renewal struct {
+	renewal
+	key    *keyhome.Key
+	way    *transport.Transport
+	client *enroll.Client
+}
+
+// NewRenewal opens the key and the way to the API server that its present
+// certificate authenticates.
+func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, environ []string) (*Renewal, error) {
+	server, err := config.ServerURL(c.Server)
+	if err != nil {
+		return nil, &config.FieldError{Field: "server", Err: err}
+	}
+	k, err := keyhome.Open(ctx, c, homes)
+	if err != nil {
+		return nil, err
+	}
+	o, err := wayOut(c, environ, k.TLSCertificate(k), slog.New(slog.DiscardHandler))
+	if err != nil {
+		_ = k.Close()
+		return nil, err
+	}
+	way, err := transport.New(o)
+	if err != nil {
+		_ = k.Close()
+		return nil, err
+	}
+	r := &Renewal{key: k, way: way, client: &enroll.Client{Server: server, Transport: way}}
+	r.renewal = renewal{config: c, homes: homes, current: func() *keyhome.Key { return r.key }, use: func(k *keyhome.Key) { r.key = k }}
+	return r, nil
+}
+
+// Renew orders the next certificate, has get wait for it, and stores it.
+func (r *Renewal) Renew(ctx context.Context, get func(*enroll.Client, enroll.Order) ([]*x509.Certificate, error)) (*keyhome.Key, error) {
+	key, done, err := r.renewal.key(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if done != nil {
+		defer done()
+	}
+	order, err := enroll.Renewal(key, r.key.Leaf(), r.config.SignerName)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := get(r.client, order)
+	if err != nil {
+		return nil, err
+	}
+	der := make([][]byte, 0, len(chain))
+	for _, c := range chain {
+		der = append(der, c.Raw)
+	}
+	if err := r.store(ctx, der); err != nil {
+		return nil, err
+	}
+	return r.key, nil
+}
+
+// Close lets the key and the connection go.
+func (r *Renewal) Close() {
+	_ = r.way.Close()
+	_ = r.key.Close()
+}
