@@ -1,4 +1,5 @@
-# `make help` lists the targets. Needed: Go as in go.mod, and gcc for the race detector.
+# `make help` lists the targets. Needed: Go as in go.mod, gcc for PKCS#11 and for the race detector; what else the
+# tests need, they say.
 
 GO       ?= go
 FUZZTIME ?= 10s
@@ -7,33 +8,61 @@ BENCH    ?=
 # All that `make cross` builds and vets.
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
+# PKCS#11 needs cgo; Go itself turns that off where there is no C compiler. The tags keep everything but the vendor's
+# library from asking libc.
+CGO   ?= $(shell $(GO) env CGO_ENABLED)
+BUILD := $(GO) build -trimpath -ldflags '-s -w' -tags netgo,osusergo
+
 BIN         := bin/execproxy
 INTEGRATION := tests/integration
 # Two jobs at once keep two cores busy while one of them links or waits; the output of each stays in one piece.
 SPLIT := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test checks unit integration kube lint vet staticcheck format cross demo bench figures fuzz cover docs clean
+.PHONY: help build build-static fips reproducible test checks unit unit-fips integration kube lint vet staticcheck format \
+	cross demo bench figures fuzz cover docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## the binary, bin/execproxy
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN) ./cmd/execproxy
+	@[ "$(CGO)" = 1 ] || echo "make: cgo is off, $(BIN) will have no PKCS#11 (TPM and file keys it has): install gcc, and unset CGO_ENABLED" >&2
+	CGO_ENABLED=$(CGO) $(BUILD) -o $(BIN) ./cmd/execproxy
+
+build-static: ## the binary without PKCS#11 and without libc, bin/execproxy-static
+	CGO_ENABLED=0 $(BUILD) -o $(BIN)-static ./cmd/execproxy
+
+fips: ## the binary on Go's certified FIPS 140-3 module, bin/execproxy-fips; runs its demo
+	GOFIPS140=certified CGO_ENABLED=$(CGO) $(BUILD) -o $(BIN)-fips ./cmd/execproxy
+	@out=$$($(BIN)-fips demo 2>&1) || { echo "$$out"; echo "$(BIN)-fips demo: failed"; exit 1; }
+
+# The second time nothing comes from the cache, or this would compare a file with itself.
+reproducible: ## the same source gives the same binary, in whatever directory
+	@set -e; t=$$(mktemp -d); trap 'rm -rf "$$t"' EXIT; \
+	for d in a another/place; do \
+		mkdir -p "$$t/$$d"; tar -c --exclude=./.git --exclude=./bin . | tar -xC "$$t/$$d"; \
+		(cd "$$t/$$d" && CGO_ENABLED=$(CGO) $(BUILD) -buildvcs=false -o bin/execproxy ./cmd/execproxy); \
+		export GOCACHE="$$t/cache"; \
+	done; \
+	cmp "$$t/a/bin/execproxy" "$$t/another/place/bin/execproxy" && echo "reproducible: the same binary twice, CGO_ENABLED=$(CGO)"
 
 test: ## everything: set-up, lint, cross builds, unit tests, integration tests
 	@$(SPLIT) kube checks
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory unit-fips
 	@$(MAKE) --no-print-directory integration
 
 # Nothing here measures time, so that it may share the machine with a long build.
-checks: lint cross
+checks: lint cross fips
 
 unit: ## unit tests under the race detector, import rules among them
 	$(GO) test -race -timeout 10m ./...
 
+unit-fips: ## the unit tests of keys and TLS with Go's FIPS 140-3 module in force
+	GODEBUG=fips140=on $(GO) test -race -timeout 10m ./signer/... ./transport/...
+
 integration: kube ## the built binary against real etcd, kube-apiserver, kubectl
-	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./...
+	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) test -count=1 -parallel 4 -timeout 20m ./...
 
 kube: ## build the Kubernetes programs of the integration tests into ~/.cache, where they are missing
 	@cd $(INTEGRATION) && $(GO) run ./cmd/build-kube
@@ -45,10 +74,12 @@ format:
 
 vet:
 	$(GO) vet ./...
+	$(GO) vet -tags nopkcs11 ./...
 	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) vet ./...
 
 staticcheck:
 	$(GO) tool staticcheck ./...
+	$(GO) tool staticcheck -tags nopkcs11 ./...
 	cd $(INTEGRATION) && "$$(cd $(CURDIR) && $(GO) tool -n staticcheck)" ./...
 
 cross: ## build and vet for every platform

@@ -3,13 +3,19 @@
 // their Go modules and started once per run on loopback.
 //
 //	go run ./cmd/build-kube    # once: builds what is missing, about four minutes
-//	go test .                  # needs Linux; as root, for the tests with a second user
+//	go test .                  # needs Linux and gcc; as root, for the tests with a second user
+//
+// Keys in tokens and TPMs are in real ones as far as software is: SoftHSM2, p11-kit
+// and swtpm, from Debian's packages softhsm2, opensc, p11-kit, p11-kit-modules,
+// swtpm and tpm2-tools. Certificates for them are approved by the tests and signed
+// by kube-controller-manager, which starts with the first test that needs it.
 //
 // EXECPROXY_TEST_BIN names another directory for the Kubernetes programs.
 // EXECPROXY_TEST_RACE=1 builds execproxy with the race detector.
+// EXECPROXY_TEST_FIPS=1 builds it with Go's certified FIPS 140-3 module, in force.
 // EXECPROXY_TEST_KEEP=1 keeps keys and logs, and prints where they are.
 //
-// A program that is missing fails the run and says so; it is never skipped.
-// Tests with a second user are skipped where the run is not root's, but in CI
-// (variable CI set) they fail.
+// A program of Kubernetes' that is missing fails the run and says so. Tests that
+// need one of Debian's packages are skipped where it is not installed, those with a
+// second user where the run is not root's; in CI (variable CI set) they fail.
 package integration

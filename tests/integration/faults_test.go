@@ -122,15 +122,20 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+// goaway is a second kube-apiserver over the same etcd, which sends away two
+// connections of a hundred requests. It stays until the end of the run.
+var goaway = sync.OnceValues(func() (*cluster.APIServer, error) {
+	return suite.cluster.StartAPIServer(context.Background(), "kube-apiserver-goaway", "--goaway-chance=0.02")
+})
+
 // TestGoaway: the server sends clients away at random; none of them notices,
 // and coming back costs no full handshake.
 func TestGoaway(t *testing.T) {
 	t.Parallel()
 	const requests, inFlight = 2000, 16
 	ctx := t.Context()
-	api, err := suite.cluster.StartAPIServer(ctx, "kube-apiserver-goaway", "--goaway-chance=0.02")
+	api, err := goaway()
 	must(t, err)
-	defer api.Kill()
 	h := newHome(t)
 	cert, key := h.user("jane", "dev")
 	lib := h.library(api.URL, suite.cluster.CA.PEM, mtls(cert, key))

@@ -92,7 +92,7 @@ func prepare() (err error) {
 	}
 	var wg sync.WaitGroup
 	var buildErr, startErr error
-	wg.Go(func() { suite.bin, buildErr = build(ctx, suite.dir) })
+	wg.Go(func() { suite.bin, buildErr = build(ctx, suite.dir, true) })
 	wg.Go(func() { suite.cluster, startErr = cluster.Start(ctx, keys) })
 	wg.Wait()
 	if err := errors.Join(buildErr, startErr); err != nil {
@@ -101,19 +101,33 @@ func prepare() (err error) {
 	return grant(ctx)
 }
 
-// build makes the program under test.
-func build(ctx context.Context, dir string) (string, error) {
+// static is the program under test as it is without cgo: it has no PKCS#11.
+var static = sync.OnceValues(func() (string, error) {
+	return build(context.Background(), filepath.Join(suite.dir, "static"), false)
+})
+
+// build makes the program under test, as `make build` does.
+func build(ctx context.Context, dir string, cgo bool) (string, error) {
 	root, err := kubebin.Root()
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(dir, "execproxy")
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", bin}
-	if os.Getenv("EXECPROXY_TEST_RACE") != "" {
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo", "-o", bin}
+	env := os.Environ()
+	if os.Getenv("EXECPROXY_TEST_FIPS") != "" {
+		env = append(env, "GOFIPS140=certified")
+	}
+	if cgo {
+		env = append(env, "CGO_ENABLED=1")
+	} else {
+		env = append(env, "CGO_ENABLED=0")
+	}
+	if cgo && os.Getenv("EXECPROXY_TEST_RACE") != "" {
 		args = append(args, "-race")
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/execproxy")...)
-	cmd.Dir = filepath.Join(root, "..", "..")
+	cmd.Dir, cmd.Env = filepath.Join(root, "..", ".."), env
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := proc.StartCmd(cmd); err != nil {
@@ -126,7 +140,8 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 // grant gives rights to group dev: everything with configmaps, and to act as
-// bob, who may only read.
+// bob, who may only read. Group enrollers may ask for certificates; those that
+// nodes ask for anew are approved by the cluster.
 func grant(ctx context.Context) (err error) {
 	suite.admin, err = adminClientset(suite.cluster.API.URL)
 	if err != nil {
@@ -142,6 +157,10 @@ func grant(ctx context.Context) (err error) {
 			{APIGroups: []string{""}, Resources: []string{"users"}, Verbs: []string{"impersonate"}, ResourceNames: []string{"bob"}},
 		},
 		"reader": {{APIGroups: []string{""}, Resources: []string{"configmaps", "namespaces"}, Verbs: read}},
+		"enroller": {{
+			APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"},
+			Verbs: append([]string{"create"}, read...),
+		}},
 	} {
 		role := &rbac.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 		if _, err := suite.admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
@@ -149,8 +168,10 @@ func grant(ctx context.Context) (err error) {
 		}
 	}
 	for role, subject := range map[string]rbac.Subject{
-		"dev":    {Kind: rbac.GroupKind, APIGroup: rbac.GroupName, Name: "dev"},
-		"reader": {Kind: rbac.UserKind, APIGroup: rbac.GroupName, Name: "bob"},
+		"dev":      {Kind: rbac.GroupKind, APIGroup: rbac.GroupName, Name: "dev"},
+		"reader":   {Kind: rbac.UserKind, APIGroup: rbac.GroupName, Name: "bob"},
+		"enroller": {Kind: rbac.GroupKind, APIGroup: rbac.GroupName, Name: "enrollers"},
+		"system:certificates.k8s.io:certificatesigningrequests:selfnodeclient": {Kind: rbac.GroupKind, APIGroup: rbac.GroupName, Name: "system:nodes"},
 	} {
 		binding := &rbac.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: role},

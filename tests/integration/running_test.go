@@ -26,6 +26,19 @@ type proxyStatus struct {
 	Handshakes struct{ Full, Resumed int64 }
 	Dials      int64
 	NotAfter   time.Time `json:"certificateNotAfter"`
+	Key        struct {
+		Home, Location, Kind string
+		Signatures, Failures int64
+		Queued, Reopened     int64
+	}
+	Renewal struct {
+		Next      time.Time
+		Request   string
+		Waits     string
+		Approve   string
+		LastError string
+		Renewed   int64
+	}
 }
 
 // status returns this home's running proxies.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/execproxy/execproxy/tests/integration/internal/kubebin"
@@ -32,7 +33,9 @@ type Cluster struct {
 	API        *APIServer
 
 	etcdURL string
-	procs   []*proc.Process
+
+	mu    sync.Mutex // tests start programs beside each other
+	procs []*proc.Process
 }
 
 // APIServer is one kube-apiserver.
@@ -70,9 +73,23 @@ func Start(ctx context.Context, dir string) (*Cluster, error) {
 
 // Stop kills everything, the last started first.
 func (c *Cluster) Stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i := len(c.procs) - 1; i >= 0; i-- {
 		c.procs[i].Kill()
 	}
+}
+
+// start starts a program that Stop ends.
+func (c *Cluster) start(name string, args ...string) (*proc.Process, error) {
+	p, err := proc.Start(name, c.path(name+".log"), args...)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.procs = append(c.procs, p)
+	return p, nil
 }
 
 // Logs writes the end of each program's log.
@@ -137,14 +154,13 @@ func (c *Cluster) etcd(ctx context.Context) error {
 	}
 	c.etcdURL = fmt.Sprintf("http://127.0.0.1:%d", client)
 	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer)
-	p, err := proc.Start("etcd", c.path("etcd.log"), c.Bin["etcd"],
+	p, err := c.start("etcd", c.Bin["etcd"],
 		"--name=test", "--data-dir="+c.path("etcd"), "--log-level=warn", "--unsafe-no-fsync",
 		"--listen-client-urls="+c.etcdURL, "--advertise-client-urls="+c.etcdURL,
 		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL, "--initial-cluster=test="+peerURL)
 	if err != nil {
 		return err
 	}
-	c.procs = append(c.procs, p)
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 	return p.Await(ctx, func(ctx context.Context) error { return ok(ctx, http.DefaultClient, c.etcdURL+"/health") })
@@ -190,12 +206,16 @@ func (s *APIServer) Start(ctx context.Context) error {
 		"--audit-log-maxsize=200", "--audit-log-maxbackup=1",
 		"--max-requests-inflight=0", "--max-mutating-requests-inflight=0", "--enable-priority-and-fairness=false",
 	}
-	p, err := proc.Start(s.name, c.path(s.name+".log"), append(args, s.extra...)...)
+	p, err := c.start(s.name, append(args, s.extra...)...)
 	if err != nil {
 		return err
 	}
 	s.proc = p
-	c.procs = append(c.procs, p)
+	return c.await(ctx, p, s.URL+"/readyz")
+}
+
+// await waits until a program of the cluster answers an administrator at url.
+func (c *Cluster) await(ctx context.Context, p *proc.Process, url string) error {
 	client, err := c.AdminClient()
 	if err != nil {
 		return err
@@ -203,7 +223,7 @@ func (s *APIServer) Start(ctx context.Context) error {
 	defer client.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
-	return p.Await(ctx, func(ctx context.Context) error { return ok(ctx, client, s.URL+"/readyz") })
+	return p.Await(ctx, func(ctx context.Context) error { return ok(ctx, client, url) })
 }
 
 // Kill ends the server as a power failure would.

@@ -3,6 +3,7 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -70,6 +71,27 @@ func (ca *CA) Issue(o Options) (*Pair, error) {
 	if err != nil {
 		return nil, err
 	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := ca.sign(key.Public(), o)
+	if err != nil {
+		return nil, err
+	}
+	return &Pair{Cert: block("CERTIFICATE", leaf.Raw), Key: block("PRIVATE KEY", pkcs8), Leaf: leaf}, nil
+}
+
+// Certify makes a certificate (PEM) for a key that is somewhere else.
+func (ca *CA) Certify(public crypto.PublicKey, o Options) ([]byte, error) {
+	leaf, err := ca.sign(public, o)
+	if err != nil {
+		return nil, err
+	}
+	return block("CERTIFICATE", leaf.Raw), nil
+}
+
+func (ca *CA) sign(public crypto.PublicKey, o Options) (*x509.Certificate, error) {
 	if o.Age == 0 {
 		o.Age = time.Hour
 	}
@@ -91,19 +113,11 @@ func (ca *CA) Issue(o Options) (*Pair, error) {
 			t.DNSNames = append(t.DNSNames, h)
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, ca.Cert, key.Public(), ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, t, ca.Cert, public, ca.key)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	return &Pair{Cert: block("CERTIFICATE", der), Key: block("PRIVATE KEY", pkcs8), Leaf: leaf}, nil
+	return x509.ParseCertificate(der)
 }
 
 // Pool returns a pool with this authority alone.
@@ -111,6 +125,15 @@ func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Cert)
 	return pool
+}
+
+// WriteKey stores the authority's private key (0600), for a program that signs in its name.
+func (ca *CA) WriteKey(path string) error {
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(ca.key)
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, block("PRIVATE KEY", pkcs8))
 }
 
 // TLS returns the pair for crypto/tls.

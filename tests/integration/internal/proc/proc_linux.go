@@ -51,12 +51,16 @@ func StartCmd(cmd *exec.Cmd) error {
 // Start runs a program in a process group of its own; what it prints is added
 // to the file log.
 func Start(name, log string, args ...string) (*Process, error) {
+	return Launch(name, log, exec.Command(args[0], args[1:]...))
+}
+
+// Launch does the same with a command that needs more than arguments.
+func Launch(name, log string, cmd *exec.Cmd) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = out.Close() }()
-	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := StartCmd(cmd); err != nil {
