@@ -19,7 +19,7 @@ INTEGRATION := tests/integration
 SPLIT := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-static fips reproducible test checks unit unit-fips integration kube lint vet staticcheck format \
+.PHONY: help build build-static fips reproducible test checks unit unit-fips integration faults kube lint vet staticcheck format \
 	cross demo bench figures fuzz cover docs clean
 
 help: ## list the targets
@@ -63,6 +63,14 @@ unit-fips: ## the unit tests of keys and TLS with Go's FIPS 140-3 module in forc
 
 integration: kube ## the built binary against real etcd, kube-apiserver, kubectl
 	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) test -count=1 -parallel 4 -timeout 20m ./...
+
+# Each fault with its message, the time until requests went through again, and how often a PIN was tried.
+faults: kube ## what goes wrong with keys in tokens and TPMs, and what becomes of it
+	@mkdir -p bin; cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m -v \
+		-run 'TestTokenGoesAndComes|TestModuleFails|TestTPMRestarts|TestWrongPIN|TestKeyMessages|TestWithoutCGO' . \
+		> $(CURDIR)/bin/faults.log 2>&1; code=$$?; \
+	sed -nE 's/^ *[a-z]+_test.go:[0-9]+: FAULT /\n/p; s/^ +((recovery|PIN tries|message): )/  \1/p; /^(--- FAIL|ok |FAIL)/p' $(CURDIR)/bin/faults.log; \
+	exit $$code
 
 kube: ## build the Kubernetes programs of the integration tests into ~/.cache, where they are missing
 	@cd $(INTEGRATION) && $(GO) run ./cmd/build-kube

@@ -7,12 +7,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -89,6 +91,24 @@ type faulty struct {
 	h      *home
 	server *server
 	client *http.Client
+
+	shim   *token.Shim // counts logins; nil where there are none
+	logins int         // up to the last fault
+}
+
+// fault logs a line for `make faults`.
+func (f *faulty) fault(name, message string, recovery time.Duration) {
+	f.t.Helper()
+	tries := "none, it has no PIN"
+	if f.shim != nil {
+		n, err := f.shim.Calls("C_Login")
+		must(f.t, err)
+		tries, f.logins = strconv.Itoa(n-f.logins), n
+	}
+	if message == "" {
+		message = "none: the request was served"
+	}
+	f.t.Logf("FAULT %s\n  recovery:  %v\n  PIN tries: %s\n  message:   %s", name, recovery.Round(time.Millisecond), tries, message)
 }
 
 func (h *home) faulty(flags []string) *faulty {
@@ -138,8 +158,9 @@ func (f *faulty) fails(within time.Duration, want ...string) (body string) {
 	if strings.Contains(body, "1234") {
 		f.t.Errorf("the PIN stands in %q", body)
 	}
-	f.t.Logf("after %v: %s", time.Since(begin).Round(time.Millisecond), body)
-	return body
+	var status struct{ Message string }
+	must(f.t, json.Unmarshal([]byte(body), &status))
+	return status.Message
 }
 
 // TestTokenGoesAndComes: p11-kit's server is killed and started again, the tokens'
@@ -149,13 +170,15 @@ func TestTokenGoesAndComes(t *testing.T) {
 	h := newHome(t)
 	hsm, tok := h.softHSM("execproxy", "1234")
 	kit := h.p11Kit(tok)
+	shim := h.shim(kit.Module)
 	pin := h.file("pin", "1234\n")
-	f := h.faulty(h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", kit.Module, "--pin-source", pin))
+	f := h.faulty(h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", pin))
 	f.works()
+	f.counting(shim)
 	kit.Kill()
-	f.fails(6*time.Second, "token execproxy")
+	message := f.fails(6*time.Second, "token execproxy")
 	must(t, kit.Start(t.Context()))
-	t.Logf("p11-kit server killed and started again: works after %v", f.works())
+	f.fault("p11-kit server killed and restarted", message, f.works())
 	if p := h.proxy(); p.Key.Reopened == 0 || p.Key.Failures == 0 {
 		t.Errorf("status: %+v; want the key reopened, and a failure", p.Key)
 	}
@@ -163,11 +186,11 @@ func TestTokenGoesAndComes(t *testing.T) {
 	kit.Kill()
 	must(t, hsm.Hide())
 	must(t, kit.Start(t.Context()))
-	f.fails(6*time.Second, "private key could not sign")
+	message = f.fails(6*time.Second, "private key could not sign")
 	must(t, hsm.Show())
 	kit.Kill()
 	must(t, kit.Start(t.Context()))
-	t.Logf("token directory away and back: works after %v", f.works())
+	f.fault("token directory renamed away and back", message, f.works())
 }
 
 // TestModuleFails: what a vendor's library does wrong costs a request an error at
@@ -180,31 +203,33 @@ func TestModuleFails(t *testing.T) {
 	pin := h.file("pin", "1234\n")
 	f := h.faulty(h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", pin))
 	f.works()
+	f.counting(shim)
 	pid := h.proxy().PID
 	for _, tc := range []struct {
 		name, function string
 		rule           token.Rule
 	}{
 		{"all sessions closed underneath", "C_SignInit", token.Once(token.CloseSessions)},
-		{"crash", "C_Sign", token.Once(token.Crash)},
-		{"prints to stdout", "C_Sign", token.Once(token.Print)},
-		{"the token says that it was removed", "C_SignInit", token.Once(token.Return(0x32))},
+		{"module crashes once", "C_Sign", token.Once(token.Crash)},
+		{"module prints to stdout", "C_Sign", token.Once(token.Print)},
+		{"CKR_DEVICE_REMOVED once", "C_SignInit", token.Once(token.Return(0x32))},
 	} {
 		must(t, shim.Set(tc.function, tc.rule))
+		begin := time.Now()
 		if code, body := f.get(); code != http.StatusOK {
 			t.Errorf("%s: %d: %s; want one more try, that works", tc.name, code, body)
 		}
-		t.Logf("%s: works after %v", tc.name, f.works())
+		f.fault(tc.name, "", time.Since(begin))
 	}
 	must(t, shim.Set("C_Sign", token.Crash))
-	f.fails(6*time.Second, "ended")
+	message := f.fails(6*time.Second, "ended")
 	must(t, shim.Set("C_Sign", ""))
-	t.Logf("crashes each time, then mended: works after %v", f.works())
+	f.fault("module crashes each time, then is mended", message, f.works())
 
 	must(t, shim.Set("C_Sign", token.Hang))
-	f.fails(9*time.Second, "5s")
+	message = f.fails(9*time.Second, "5s")
 	must(t, shim.Set("C_Sign", ""))
-	t.Logf("hangs, then mended: works after %v", f.works())
+	f.fault("module hangs, then is mended", message, f.works())
 
 	if p := h.proxy(); p.PID != pid || p.Key.Reopened < 4 {
 		t.Errorf("status: %+v; want the same proxy %d, and the key reopened each time", p, pid)
@@ -215,6 +240,14 @@ func TestModuleFails(t *testing.T) {
 	}
 }
 
+// counting has logins counted from now on.
+func (f *faulty) counting(s *token.Shim) {
+	f.t.Helper()
+	n, err := s.Calls("C_Login")
+	must(f.t, err)
+	f.shim, f.logins = s, n
+}
+
 // TestTPMRestarts: swtpm is killed and comes back with the same state.
 func TestTPMRestarts(t *testing.T) {
 	t.Parallel()
@@ -223,9 +256,9 @@ func TestTPMRestarts(t *testing.T) {
 	f := h.faulty(h.certified("tpm:"+h.path("tpm.pem"), "--tpm-device", tpm.Socket))
 	f.works()
 	tpm.Kill()
-	f.fails(6*time.Second, "tpm:")
+	message := f.fails(6*time.Second, "tpm:")
 	must(t, tpm.Start(t.Context()))
-	t.Logf("swtpm killed and started again: works after %v", f.works())
+	f.fault("swtpm killed and restarted", message, f.works())
 	if p := h.proxy(); p.Key.Home != "tpm" || p.Key.Reopened == 0 {
 		t.Errorf("status: %+v; want the key reopened", p.Key)
 	}
@@ -248,19 +281,20 @@ func TestWrongPIN(t *testing.T) {
 		return n
 	}
 	h.file("pin", "9999\n")
-	before := logins()
+	before, message := logins(), ""
 	for i := range 3 {
 		r := h.kubectl(kc, "get", "namespaces")
 		if r.code == 0 || !strings.Contains(r.stderr, "PIN") || strings.Contains(r.stderr, "9999") {
 			t.Errorf("call %d with a wrong PIN: %s", i, r)
 		}
 		if i == 0 {
-			t.Log(r.stderr)
+			message = lastLine(r.stderr, "PIN")
 		}
 	}
 	// Without a terminal nobody else was asked; each kubectl runs the plugin some times.
-	if n := logins() - before; n != 1 {
-		t.Errorf("%d logins with a wrong PIN, want 1", n)
+	wrong := logins() - before
+	if wrong != 1 {
+		t.Errorf("%d logins with a wrong PIN, want 1", wrong)
 	}
 	h.file("pin.new", "1234\n")
 	must(t, os.Rename(h.path("pin.new"), h.path("pin")))
@@ -268,7 +302,7 @@ func TestWrongPIN(t *testing.T) {
 	if got := whoami(t, h, kc); got != "jane" {
 		t.Errorf("with the right PIN: %q", got)
 	}
-	t.Logf("right again: works after %v", time.Since(begin))
+	t.Logf("FAULT wrong PIN in the file, three kubectl, then the right one\n  recovery:  %v\n  PIN tries: %d\n  message:   %s", time.Since(begin).Round(time.Millisecond), wrong, message)
 
 	// A locked one is not tried at all.
 	h.execproxy("stop", "--all").ok(t)
@@ -277,11 +311,28 @@ func TestWrongPIN(t *testing.T) {
 	if r := h.kubectl(kc, "get", "namespaces"); r.code == 0 || !strings.Contains(r.stderr, "locked") {
 		t.Errorf("with a locked PIN: %s", r)
 	} else {
-		t.Log(r.stderr)
+		message = lastLine(r.stderr, "locked")
 	}
-	if n := logins() - before; n != 0 {
-		t.Errorf("%d logins with a locked PIN, want 0", n)
+	locked := logins() - before
+	if locked != 0 {
+		t.Errorf("%d logins with a locked PIN, want 0", locked)
 	}
+	must(t, shim.Set("C_GetTokenInfo", ""))
+	begin = time.Now()
+	if got := whoami(t, h, kc); got != "jane" {
+		t.Errorf("with the PIN unlocked: %q", got)
+	}
+	t.Logf("FAULT locked PIN, then unlocked\n  recovery:  %v\n  PIN tries: %d\n  message:   %s", time.Since(begin).Round(time.Millisecond), locked, message)
+}
+
+// lastLine is the last line of text that says word.
+func lastLine(text, word string) (found string) {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, word) && !strings.Contains(line, "memcache.go") {
+			found = strings.TrimSpace(line)
+		}
+	}
+	return found
 }
 
 // TestKeyMessages: what is wrong, and what to do, on one line; nothing is started.
@@ -328,7 +379,7 @@ func TestKeyMessages(t *testing.T) {
 				t.Errorf("%s: %q does not say %q", tc.name, r.stderr, w)
 			}
 		}
-		t.Logf("%s: %s", tc.name, strings.TrimSpace(r.stderr))
+		t.Logf("FAULT %s\n  message:   %s", tc.name, strings.TrimSpace(r.stderr))
 	}
 }
 
