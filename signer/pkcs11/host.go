@@ -59,6 +59,9 @@ func startHost(ctx context.Context, o *Options, module string) (*host, error) {
 	}
 	h := &host{module: module, timeout: o.Timeout, done: make(chan struct{}), pending: map[uint32]*request{}}
 	h.cmd = exec.Command(o.Command[0], o.Command[1:]...)
+	if o.Program != "" {
+		h.cmd.Path, h.cmd.Err = o.Program, nil
+	}
 	h.cmd.Env = append([]string{}, o.Environ...) // never nil, which would mean ours
 	h.cmd.Stderr = o.Stderr
 	h.cmd.WaitDelay = inherited

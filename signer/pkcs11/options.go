@@ -46,6 +46,10 @@ type Options struct {
 	Command []string
 	Environ []string
 
+	// Program is the file to execute where that is not Command[0], which is then only its
+	// name: /proc/self/exe outlives an upgrade of the program.
+	Program string
+
 	// Stderr takes what the library prints. nil discards it.
 	Stderr io.Writer
 

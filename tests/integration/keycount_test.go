@@ -142,7 +142,8 @@ func TestRefusedCertificate(t *testing.T) {
 		t.Errorf("with a certificate that is refused: %v", codes)
 	}
 	now := h.proxy()
-	if n := now.Signatures - before.Signatures; n > 4+int64(time.Since(begin)/time.Second) {
+	// Over HTTP/1.1 each of the eight may have a handshake under way when the first fails.
+	if n := now.Signatures - before.Signatures; n > 8+2+int64(time.Since(begin)/time.Second) {
 		t.Errorf("300 requests with a refused certificate in %v: %d signatures", time.Since(begin), n)
 	}
 	t.Logf("300 requests with a refused certificate in %v: %v, %d signatures", time.Since(begin), codes, now.Signatures-before.Signatures)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/execproxy/execproxy/tests/integration/internal/cluster"
+	"github.com/execproxy/execproxy/tests/integration/internal/token"
 )
 
 // A keyHome is a place for a key, and what execproxy has to be told of it.
@@ -243,5 +244,44 @@ func TestNodeKey(t *testing.T) {
 	})
 	if got, after := credential(t, h, kc); got != user || after == before {
 		t.Errorf("auth whoami: %q with %s, before with %s", got, after, before)
+	}
+}
+
+// TestRenewByHand: `key renew` with a new key on a token; the proxy that runs takes
+// it over, and the old key is gone from the token.
+func TestRenewByHand(t *testing.T) {
+	t.Parallel()
+	certificateController(t)
+	h := newHome(t)
+	const user = "by-hand"
+	var tok *token.Token
+	k := keyHome{"softhsm", "ECDSA P-256", "ec-p256", "off", func(h *home) (string, []string) {
+		hsm, made := h.softHSM("execproxy", "1234")
+		tok = made
+		return "pkcs11:token=execproxy;object=me", []string{"--pkcs11-module", hsm.Module, "--pin-source", h.file("pin", "1234\n")}
+	}}
+	flags, plain := k.enrolled(t, h, user, "dev", "enrollers")
+	kc := h.proxied(append([]string{"--kubeconfig", plain, "--auth", "mtls", "--renew", k.renew}, flags...)...)
+	_, before := credential(t, h, kc)
+	old, made := h.proxy(), h.showKey(flags...)
+
+	approveAll(t, user)
+	out := h.execproxy("key", "renew", "--kubeconfig", kc, "--renew", "new-key").ok(t)
+	if !strings.Contains(out, "certificate of CN="+user) {
+		t.Errorf("key renew: %s", out)
+	}
+	if got, after := credential(t, h, kc); got != user || after == before {
+		t.Errorf("auth whoami: %q with %s, before with %s", got, after, before)
+	}
+	if now := h.proxy(); now.PID != old.PID || now.Key.Failures != 0 {
+		t.Errorf("status: %+v, want the same proxy", now)
+	}
+	if now := h.showKey(flags...); now.Fingerprint == made.Fingerprint {
+		t.Errorf("key show: %+v, want another key", now)
+	}
+	list, err := tok.Tool(t.Context(), "--list-objects", "--type", "privkey")
+	must(t, err)
+	if n := strings.Count(string(list), "Private Key Object"); n != 1 {
+		t.Errorf("%d private keys on the token, want 1:\n%s", n, list)
 	}
 }

@@ -207,7 +207,7 @@ func (o *options) stored(ctx context.Context, w *world, k *keyhome.Key) error {
 	if err != nil {
 		return err
 	}
-	daemon.Reload(ctx, p)
+	daemon.Reload(ctx, p, "")
 	return nil
 }
 
@@ -230,7 +230,11 @@ func runKeyRenew(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	r, err := daemon.NewRenewal(ctx, c, ko, w.environ)
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	r, err := daemon.NewRenewal(ctx, c, ko, p, w.environ)
 	if err != nil {
 		return err
 	}

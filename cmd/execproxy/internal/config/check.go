@@ -191,12 +191,12 @@ func (c *Config) checkIdentity() error {
 	return nil
 }
 
-// IdentitySaid reports whether any field of the identity was said.
+// IdentitySaid reports whether it was said who we are. How the key is unlocked or
+// its certificate renewed does not say that.
 func (c *Config) IdentitySaid() bool {
 	i := c.Identity
 	return i.Auth != "" || i.Key != "" || i.Cert != "" || len(i.Headers) > 0 || i.AWSRegion != "" || i.AWSService != "" ||
-		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget ||
-		i.PINSource != "" || i.PKCS11Module != "" || i.TPMDevice != "" || i.Renew != "" || i.RenewBefore != 0 || i.SignerName != ""
+		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget
 }
 
 // HeaderFromFile reports whether a header's value stands in a file. With "@@"

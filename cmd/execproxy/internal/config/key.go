@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -27,10 +28,20 @@ type KeyRef struct {
 // ParseKey reads a path, pkcs11:… (RFC 7512), tpm:handle=0x81000100 or tpm:/path.
 // Its errors show nothing of a URI's attributes, one of which may be a PIN.
 func ParseKey(s string) (KeyRef, error) {
-	switch scheme, rest, _ := strings.Cut(s, ":"); scheme {
+	switch scheme, rest, _ := strings.Cut(s, ":"); strings.ToLower(scheme) { // RFC 3986, section 3.1
 	case HomePKCS11:
-		uri, err := pkcs11.ParseURI(s)
-		return KeyRef{Home: HomePKCS11, URI: uri}, err
+		uri, err := pkcs11.ParseURI(HomePKCS11 + ":" + rest)
+		if err != nil {
+			return KeyRef{}, err
+		}
+		// A plugin has no directory of its own.
+		if p := uri.PINSource(); strings.HasPrefix(p, "./") || strings.HasPrefix(p, "../") || strings.HasPrefix(p, "file:") && !strings.HasPrefix(p, "file:/") {
+			return KeyRef{}, errors.New("pin-source in the URI is a relative path; write it absolute")
+		}
+		if p := uri.ModulePath(); p != "" && !filepath.IsAbs(p) {
+			return KeyRef{}, errors.New("module-path in the URI is a relative path; write it absolute")
+		}
+		return KeyRef{Home: HomePKCS11, URI: uri}, nil
 	case HomeTPM:
 		number, isHandle := strings.CutPrefix(rest, "handle=")
 		switch {
@@ -55,32 +66,29 @@ func (r KeyRef) Hardware() bool { return r.Home != HomeFile }
 
 // keyPath is the path in what --key says, for completion, and what stands before it.
 func keyPath(v string) (prefix, path string) {
+	scheme, rest, ok := strings.Cut(v, ":")
 	switch {
-	case strings.HasPrefix(v, "pkcs11:"), strings.HasPrefix(v, "tpm:handle="):
+	case ok && strings.EqualFold(scheme, HomePKCS11):
 		return "", ""
-	case strings.HasPrefix(v, "tpm:"):
-		return "tpm:", strings.TrimPrefix(v, "tpm:")
+	case ok && strings.EqualFold(scheme, HomeTPM):
+		if strings.HasPrefix(rest, "handle=") {
+			return "", ""
+		}
+		return v[:len(scheme)+1], rest
 	}
 	return "", v
 }
 
-// pinPath is the same of --pin-source.
+// pinPath is the same of --pin-source. A bare word is no path: it may be a PIN that
+// somebody typed for one, which would show up in messages.
 func pinPath(v string) (prefix, path string) {
-	kind, rest, ok := strings.Cut(v, ":")
-	switch {
-	case v == "prompt", strings.HasPrefix(v, "file:/"):
-		return "", ""
-	case ok && (kind == "fd" || kind == "credential"):
-		return "", ""
-	case ok && kind == "askpass":
-		if !strings.ContainsAny(rest, `/\`) { // looked up in PATH
-			return "", ""
+	for _, scheme := range []string{"", "file:", "askpass:"} {
+		rest, ok := strings.CutPrefix(v, scheme)
+		if ok && (strings.HasPrefix(rest, "./") || strings.HasPrefix(rest, "../")) {
+			return scheme, rest
 		}
-		return "askpass:", rest
-	case ok && kind == "file":
-		return "file:", rest
 	}
-	return "", v
+	return "", ""
 }
 
 // KeyRef is Key, parsed.

@@ -42,6 +42,16 @@ func TestParseKey(t *testing.T) {
 	if err != nil || got.Home != HomePKCS11 || got.URI.Token() != "a" {
 		t.Errorf("got %+v, %v", got, err)
 	}
+	for _, s := range []string{"PKCS11:token=a;object=b?pin-value=hunter2", "pkcs11:object=b?pin-source=/p"} {
+		if r, err := ParseKey(s); err != nil || r.URI == nil {
+			t.Errorf("%q: %+v, %v", s, r, err)
+		}
+	}
+	for _, s := range []string{"pkcs11:object=b?pin-source=./p", "pkcs11:object=b?pin-source=file:p", "pkcs11:object=b?module-path=m.so"} {
+		if _, err := ParseKey(s); err == nil || !strings.Contains(err.Error(), "absolute") {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
 	if _, err := ParseKey("pkcs11:token=a;nonsense?pin-value=hunter2"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v, want an error without the PIN", err)
 	}
@@ -55,14 +65,18 @@ func TestKeyPaths(t *testing.T) {
 		{"key", "tpm:/k.pem", "tpm:/k.pem"},
 		{"key", "tpm:handle=0x81000100", "tpm:handle=0x81000100"},
 		{"key", "pkcs11:token=a", "pkcs11:token=a"},
-		{"pin-source", "pin", "/work/pin"},
-		{"pin-source", "file:pin", "file:/work/pin"},
+		{"pin-source", "./pin", "/work/pin"},
+		{"pin-source", "file:./pin", "file:/work/pin"},
+		{"pin-source", "135711", "135711"}, // a PIN for a path: refused, and not shown
+		{"pin-source", "|ask", "|ask"},
+		{"key", "TPM:k.pem", "TPM:/work/k.pem"},
+		{"key", "PKCS11:token=a", "PKCS11:token=a"},
 		{"pin-source", "file:///pin", "file:///pin"},
 		{"pin-source", "fd:3", "fd:3"},
 		{"pin-source", "credential:pin", "credential:pin"},
 		{"pin-source", "prompt", "prompt"},
 		{"pin-source", "askpass:ssh-askpass", "askpass:ssh-askpass"},
-		{"pin-source", "askpass:bin/ask", "askpass:/work/bin/ask"},
+		{"pin-source", "askpass:./bin/ask", "askpass:/work/bin/ask"},
 	} {
 		c := &Config{}
 		if err := flags(tc.flag, tc.in)(c); err != nil {

@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log"
@@ -64,7 +65,9 @@ type Daemon struct {
 	renewer  *enroll.Renewer // nil where nothing is renewed
 	life     *life
 	session  *session
-	names    []string // what the Unix socket's certificate is for
+	rotating sync.Mutex
+	roots    *x509.CertPool // the last good ones; guarded by rotating once it runs
+	names    []string       // what the Unix socket's certificate is for
 
 	background sync.WaitGroup  // what Go started
 	work       context.Context // ends with the proxy, before it waits for anything

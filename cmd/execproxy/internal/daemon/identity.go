@@ -34,6 +34,11 @@ type identity struct {
 	meters []*keyMeter  // of all keys that key ever was
 	who    string
 
+	reopened uint64 // of the keys before; guarded by mu
+
+	changing sync.Mutex // one key comes into use at a time
+	unstored bool       // the key in use could not be stored; guarded by changing
+
 	look chan struct{} // the key's home may hold something else
 }
 
@@ -130,7 +135,7 @@ func (id *identity) name() string {
 
 // watch keeps the identity fresh until ctx ends. changed is called when the next
 // connections have to be made with another key.
-func (id *identity) watch(ctx context.Context, changed func()) {
+func (id *identity) watch(ctx context.Context, changed func() error) {
 	switch {
 	case id.creds != nil:
 		if err := id.creds.Run(ctx); err != nil && ctx.Err() == nil {

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -29,11 +30,20 @@ func (d *Daemon) keyOptions() (keyhome.Options, error) {
 		return keyhome.Options{}, fmt.Errorf("finding the execproxy binary: %w", err)
 	}
 	return keyhome.Options{
-		Module: []string{self, ModuleCommand}, Environ: d.opt.Environ, State: d.opt.Places.State, PIN: d.opt.PIN,
+		Module: []string{self, ModuleCommand}, Program: program(self), Environ: d.opt.Environ, State: d.opt.Places.State, PIN: d.opt.PIN,
 		Ask: d.opt.Terminal, Detached: !d.opt.Terminal,
 		Kept:   &keyhome.Kept{},
 		Getenv: func(name string) string { return variable(d.opt.Environ, name) },
 	}, nil
+}
+
+// program is what is executed to run ourselves once more: on Linux the very file
+// that runs, also when another version has taken its name.
+func program(self string) string {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe"
+	}
+	return self
 }
 
 // variable is the last value of name, as programs see it.
@@ -50,9 +60,13 @@ func variable(environ []string, name string) (value string) {
 func (id *identity) setKey(k *keyhome.Key) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
+	if old := id.key; old != nil && !old.Shares(k) {
+		id.reopened += old.Stats().Reopened
+	}
 	id.key, id.who = k, k.Leaf().Subject.CommonName
 	if print := fingerprint(k); id.meterOf(print) == nil {
-		id.meters = append(id.meters, &keyMeter{key: print, home: k.Home()})
+		// Of the keys before the last nobody asks, and Prometheus keeps every label.
+		id.meters = append(id.meters[max(0, len(id.meters)-1):], &keyMeter{key: print, home: k.Home()})
 	}
 }
 
@@ -84,7 +98,7 @@ func (id *identity) certificate() *tls.Certificate {
 	if id.key == nil {
 		return nil
 	}
-	return id.key.TLSCertificate(metered{id.key, &id.meterOf(fingerprint(id.key)).meter})
+	return id.key.TLSCertificate(metered{id.key, &id.meterOf(fingerprint(id.key)).meter, id.lookAgain})
 }
 
 func (id *identity) current() *keyhome.Key {
@@ -103,7 +117,7 @@ func (id *identity) notAfter() *time.Time {
 }
 
 // watchKey takes over a key or a chain that somebody else puts in its place.
-func (id *identity) watchKey(ctx context.Context, changed func()) {
+func (id *identity) watchKey(ctx context.Context, changed func() error) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() {
@@ -113,37 +127,48 @@ func (id *identity) watchKey(ctx context.Context, changed func()) {
 				return
 			case <-id.look:
 			}
-			k, err := id.current().Again(ctx, id.config, id.homes)
-			if ctx.Err() == nil {
-				id.take(k, err, changed)
-			}
+			id.reload(ctx, changed)
 		}
 	})
-	err := id.current().Watch(ctx, id.config, id.homes, func(k *keyhome.Key, err error) { id.take(k, err, changed) })
+	err := keyhome.Watch(ctx, id.config, id.homes, id.current, func(k *keyhome.Key, err error) { id.take(k, err, changed) })
 	if err != nil && ctx.Err() == nil {
 		id.log.Error("the key's files are no longer watched", "error", err)
 	}
 }
 
+// reload looks at the key's home, and takes over what is new there.
+func (id *identity) reload(ctx context.Context, changed func() error) {
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	k, err := id.current().Again(ctx, id.config, id.homes)
+	if err == nil || ctx.Err() == nil {
+		id.take(k, err, changed)
+	}
+}
+
 // take brings a key into use that is another one than before.
-func (id *identity) take(k *keyhome.Key, err error, changed func()) {
+func (id *identity) take(k *keyhome.Key, err error, changed func() error) {
 	if err != nil {
 		id.log.Error("the changed key is not used, the old one stays", "error", err)
 		return
 	}
+	id.changing.Lock()
+	defer id.changing.Unlock()
 	old := id.current()
-	if id.same(k) {
+	// Our own renewal; or what our renewal could not replace.
+	if id.same(k) || id.unstored && fingerprint(old) == fingerprint(k) && !k.Leaf().NotAfter.After(old.Leaf().NotAfter) {
 		if !k.Shares(old) {
 			_ = k.Close()
 		}
-		return // our own renewal
+		return
 	}
+	id.unstored = false
 	for _, w := range k.Warnings() {
 		id.log.Warn(w)
 	}
 	id.setKey(k)
 	id.log.Info("key reloaded", "identity", id.name(), "notAfter", k.Leaf().NotAfter)
-	changed()
+	_ = changed() // it has logged why
 	if !k.Shares(old) {
 		_ = old.Close()
 	}
@@ -168,7 +193,7 @@ func (id *identity) keyStatus() *KeyStatus {
 	m, h := id.meterOf(fingerprint(k)), k.Stats()
 	return &KeyStatus{
 		Home: k.Home(), Location: k.Location(), Kind: k.Kind(),
-		Signatures: m.good.Load(), Failures: m.bad.Load(), Queued: h.Queued, Reopened: h.Reopened,
+		Signatures: m.good.Load(), Failures: m.bad.Load(), Queued: h.Queued, Reopened: id.reopened + h.Reopened,
 	}
 }
 

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"crypto"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/execproxy/execproxy/signer/pkcs11"
 )
 
 // signingBuckets are upper bounds in seconds: a file's key takes microseconds, a
@@ -24,10 +27,12 @@ type meter struct {
 	buckets   [len(signingBuckets) + 1]atomic.Uint64 // the last holds what took longer
 }
 
-// A metered key tells m of its signatures.
+// A metered key tells m of its signatures. gone is called when the home has no such
+// key any more: somebody else may have put another in its place.
 type metered struct {
 	crypto.Signer
-	m *meter
+	m    *meter
+	gone func()
 }
 
 func (k metered) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
@@ -36,6 +41,9 @@ func (k metered) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) ([]
 	sig, err := k.Signer.Sign(rand, digest, opts)
 	k.m.waiting.Add(-1)
 	k.m.observe(time.Since(begin), err)
+	if errors.Is(err, pkcs11.ErrNoKey) {
+		k.gone()
+	}
 	return sig, err
 }
 
@@ -72,7 +80,7 @@ func (m *meter) write(w io.Writer, name, labels string) {
 // writeMetrics tells of the keys, each by the beginning of its fingerprint.
 func (id *identity) writeMetrics(w io.Writer) {
 	id.mu.Lock()
-	meters, key := slices.Clone(id.meters), id.key
+	meters, key, reopened := slices.Clone(id.meters), id.key, id.reopened
 	id.mu.Unlock()
 	for _, m := range meters {
 		labels := fmt.Sprintf("home=%q,key=%q", m.home, m.key)
@@ -84,6 +92,6 @@ func (id *identity) writeMetrics(w io.Writer) {
 	if key != nil {
 		s := key.Stats()
 		metrics.WriteGaugeUint64(w, "execproxy_key_queue_depth", uint64(max(s.Queued, 0)))
-		metrics.WriteCounterUint64(w, "execproxy_key_reopened_total", s.Reopened)
+		metrics.WriteCounterUint64(w, "execproxy_key_reopened_total", reopened+s.Reopened)
 	}
 }

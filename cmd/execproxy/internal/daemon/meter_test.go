@@ -21,7 +21,7 @@ func TestMeter(t *testing.T) {
 	m.observe(50*time.Microsecond, nil)
 	m.observe(3*time.Millisecond, nil)
 	m.observe(time.Minute, errors.New("hung"))
-	if _, err := (metered{failingKey{}, &m}).Sign(nil, nil, nil); err == nil {
+	if _, err := (metered{failingKey{}, &m, nil}).Sign(nil, nil, nil); err == nil {
 		t.Error("the key's error is lost")
 	}
 	if m.good.Load() != 2 || m.bad.Load() != 2 || m.waiting.Load() != 0 {

@@ -33,6 +33,9 @@ type Plugin struct {
 	Unlock func(context.Context) ([]byte, error)
 }
 
+// askTimeout bounds the waiting for another plugin, which may be asking the user.
+const askTimeout = 3 * time.Minute
+
 // Obtain answers for a detached proxy: the one that runs for this cluster and
 // identity, or else a new one. Starting is single-flight over all processes of
 // this user; losers wait for the winner's proxy.
@@ -66,11 +69,16 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 	if s, err := running(ctx, ctl, p.Ask); !errors.Is(err, errNobody) {
 		return s, err
 	}
-	start, err := socket.Acquire(ctx, startPath(path))
+	// Whoever starts it may be asking the user for a PIN.
+	waiting, cancelWaiting := context.WithTimeout(parent, askTimeout)
+	defer cancelWaiting()
+	start, err := socket.Acquire(waiting, startPath(path))
 	if err != nil {
-		return nil, fmt.Errorf("waiting for another start of the proxy in %s: %w", dir.Path(), err)
+		return nil, fmt.Errorf("waiting for another start of the proxy in %s, which may be asking for a PIN: %w", dir.Path(), err)
 	}
 	defer start.Remove()
+	ctx, cancelAgain := context.WithTimeout(parent, startTimeout)
+	defer cancelAgain()
 	if s, err := running(ctx, ctl, p.Ask); !errors.Is(err, errNobody) {
 		return s, err
 	}
@@ -81,7 +89,9 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 	// Whoever was asked took their time.
 	ctx, cancelStart := context.WithTimeout(parent, startTimeout)
 	defer cancelStart()
-	if err := spawn(ctx, order, environ); err != nil {
+	err = spawn(ctx, order, environ)
+	clear(order.PIN)
+	if err != nil {
 		return nil, err
 	}
 	s, err := running(ctx, ctl, p.Ask)

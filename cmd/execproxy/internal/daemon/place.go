@@ -97,9 +97,9 @@ func wayVariable(name string) bool {
 func rootsVariable(name string) bool { return name == "SSL_CERT_FILE" || name == "SSL_CERT_DIR" }
 
 // tokenVariable tells the variables that decide which tokens a PKCS#11 library
-// shows: of SoftHSM, of p11-kit, and where p11-kit looks for a user's own modules.
+// shows: those of the usual libraries, and where p11-kit looks for a user's own modules.
 func tokenVariable(name string) bool {
-	for _, prefix := range []string{"SOFTHSM2_", "P11_KIT_", "PKCS11"} {
+	for _, prefix := range []string{"SOFTHSM2_", "P11_KIT_", "PKCS11", "TPM2_PKCS11_", "YUBIHSM_", "OPENSC_", "CKNFAST_", "NFAST_", "Chrystoki"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -129,7 +129,8 @@ func settled(environ []string, dir string) []string {
 		name, value, _ := strings.Cut(e, "=")
 		switch name {
 		case "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CA_BUNDLE",
-			"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "SSL_CERT_FILE", "SOFTHSM2_CONF":
+			"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "SSL_CERT_FILE",
+			"SOFTHSM2_CONF", "TPM2_PKCS11_STORE", "YUBIHSM_PKCS11_CONF", "OPENSC_CONF":
 			if value != "" && !filepath.IsAbs(value) {
 				out[i] = name + "=" + filepath.Join(dir, value)
 			}
@@ -158,7 +159,11 @@ func ID(c *config.Config, environ []string, life string) string {
 	if aws {
 		what.Environ = variables(environ, identityVariable)
 	}
-	if strings.HasPrefix(c.Key, "pkcs11:") {
+	if r, err := c.KeyRef(); c.Key != "" && err == nil && r.URI != nil {
+		// The id is logged, and a PIN is short: nobody shall find it out from there.
+		if _, ok := r.URI.PINValue(); ok {
+			what.Identity.Key = r.URI.String()
+		}
 		what.Environ = variables(environ, tokenVariable)
 	}
 	if aws || c.ProxyURL == "" {

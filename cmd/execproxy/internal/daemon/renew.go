@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
@@ -37,10 +38,17 @@ func (d *Daemon) renew() error {
 	if err != nil {
 		return &config.FieldError{Field: "server", Err: err}
 	}
-	r := &renewal{config: c, homes: d.id.homes, current: d.id.current, use: func(k *keyhome.Key) {
-		d.id.setKey(k)
-		d.rotate()
-	}}
+	r := &renewal{
+		config: c, homes: d.id.homes, current: d.id.current, changing: &d.id.changing, log: d.log,
+		use: func(k *keyhome.Key, stored error) error {
+			if d.id.unstored = stored != nil; stored != nil {
+				d.Warn("the renewed certificate is in use and could not be stored, the next proxy will not find it: " + stored.Error())
+			}
+			d.id.setKey(k)
+			return d.rotate()
+		},
+		tell: func(ctx context.Context) { Reload(ctx, d.opt.Places, d.opt.ID) },
+	}
 	d.renewer = &enroll.Renewer{
 		Client:  &enroll.Client{Server: server, Transport: d.upstream},
 		Current: func() *x509.Certificate { return d.id.current().Leaf() },
@@ -85,7 +93,12 @@ type renewal struct {
 	config  *config.Config
 	homes   keyhome.Options
 	current func() *keyhome.Key
-	use     func(*keyhome.Key) // brings the key into use
+	// use brings the key into use; stored is why it could not be stored. It is called
+	// with changing held, and fails where nobody takes the key.
+	use      func(k *keyhome.Key, stored error) error
+	tell     func(context.Context) // tells this user's other proxies
+	changing *sync.Mutex
+	log      *slog.Logger
 
 	next *keyhome.Key // that the certificate is for; nil: the current one
 }
@@ -119,24 +132,46 @@ func (r *renewal) store(ctx context.Context, der [][]byte) error {
 		}
 		chain = append(chain, c)
 	}
-	old := r.current()
-	if r.next == nil {
-		k, err := old.Store(ctx, chain)
-		if err != nil {
-			return err
-		}
-		r.use(k)
-		return nil
-	}
-	k, err := old.Replace(ctx, r.next, chain)
+	old, err := r.bring(ctx, chain)
 	if err != nil {
 		return err
 	}
+	// Whoever else opened the key takes over the new certificate now.
+	r.tell(ctx)
+	if old != nil {
+		// Connections of the old generation have signed already.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(old.Forget(ctx), old.Close()); err != nil {
+			r.log.Warn("the key that was replaced is still there", "key", old.Location(), "error", err)
+		}
+	}
+	return nil
+}
+
+// bring stores the chain and brings it into use. It returns the key that has no use
+// any more, nil where there is none.
+func (r *renewal) bring(ctx context.Context, chain []*x509.Certificate) (*keyhome.Key, error) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	old := r.current()
+	if r.next == nil {
+		k, err := old.Store(ctx, chain)
+		if k == nil {
+			return nil, err
+		}
+		_ = r.use(k, err) // it is the same key
+		return nil, nil
+	}
+	k, err := old.Replace(ctx, r.next, chain)
+	if k == nil {
+		return nil, err
+	}
 	r.next = nil
-	r.use(k)
-	// The next generation signs with the new key; connections of the old one have
-	// signed already.
-	return errors.Join(old.Forget(ctx), old.Close())
+	if used := r.use(k, err); used != nil || err != nil {
+		return nil, nil // the old one may be needed again
+	}
+	return old, nil
 }
 
 // A Renewal renews a certificate once, outside of a proxy.
@@ -149,7 +184,8 @@ type Renewal struct {
 
 // NewRenewal opens the key and the way to the API server that its present
 // certificate authenticates.
-func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, environ []string) (*Renewal, error) {
+func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, places Places, environ []string) (*Renewal, error) {
+	log := slog.New(slog.DiscardHandler)
 	server, err := config.ServerURL(c.Server)
 	if err != nil {
 		return nil, &config.FieldError{Field: "server", Err: err}
@@ -158,7 +194,7 @@ func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, en
 	if err != nil {
 		return nil, err
 	}
-	o, err := wayOut(c, environ, k.TLSCertificate(k), slog.New(slog.DiscardHandler))
+	o, err := wayOut(c, environ, k.TLSCertificate(k), log)
 	if err != nil {
 		_ = k.Close()
 		return nil, err
@@ -169,7 +205,17 @@ func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, en
 		return nil, err
 	}
 	r := &Renewal{key: k, way: way, client: &enroll.Client{Server: server, Transport: way}}
-	r.renewal = renewal{config: c, homes: homes, current: func() *keyhome.Key { return r.key }, use: func(k *keyhome.Key) { r.key = k }}
+	r.renewal = renewal{
+		config: c, homes: homes, current: func() *keyhome.Key { return r.key }, changing: &sync.Mutex{}, log: log,
+		use: func(k *keyhome.Key, stored error) error {
+			if stored != nil {
+				return stored
+			}
+			r.key = k
+			return nil
+		},
+		tell: func(ctx context.Context) { Reload(ctx, places, "") },
+	}
 	return r, nil
 }
 

@@ -68,14 +68,21 @@ func Running(ctx context.Context, p Places) []Status {
 	return out
 }
 
-// Reload has every proxy of this user look at its key again: a token says nothing
-// when a certificate is stored on it.
-func Reload(ctx context.Context, p Places) {
+// Reload has every proxy of this user but one look at its key again, and returns
+// when they have: a token says nothing when a certificate is stored on it.
+func Reload(ctx context.Context, p Places, but string) {
+	var all sync.WaitGroup
 	for _, s := range Running(ctx, p) {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_ = newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathReload, nil, &struct{}{}) // ended meanwhile, or of an older version
-		cancel()
+		if s.ID == but || s.Key == nil {
+			continue
+		}
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+			defer cancel()
+			_ = newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathReload, nil, &struct{}{}) // ended meanwhile, or of an older version
+		})
 	}
+	all.Wait()
 }
 
 // globEscape keeps a directory's own characters from being a pattern.

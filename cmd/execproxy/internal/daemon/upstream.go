@@ -32,6 +32,7 @@ func (d *Daemon) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.roots = out.RootCAs
 	if d.upstream, err = transport.New(out); err != nil {
 		return err
 	}
@@ -96,23 +97,33 @@ func (d *Daemon) prewarm(ctx context.Context) error {
 	return nil
 }
 
-// rotate has the next connections made with the key and the authority of now.
-func (d *Daemon) rotate() {
-	roots, err := rootCAs(d.config)
-	if err != nil {
-		d.log.Error("the changed certificate authority is not used, the old one stays", "error", err)
-		return
-	}
-	if err := d.upstream.Rotate(transport.Identity{Certificate: d.id.certificate(), RootCAs: roots}); err != nil {
+// rotate has the next connections made with the key and the authority of now, and
+// makes one. An error says that the API server took none.
+func (d *Daemon) rotate() error {
+	if err := d.rotateTransport(); err != nil {
 		d.log.Error("the changed key is not used, the old one stays", "error", err)
-		return
+		return err
 	}
 	// The end of the proxy waits for this, and has a second.
 	ctx, cancel := context.WithTimeout(d.work, 10*time.Second)
 	defer cancel()
-	if err := d.upstream.Prewarm(ctx); err != nil && d.work.Err() == nil {
+	err := d.upstream.Prewarm(ctx)
+	if err != nil && d.work.Err() == nil {
 		d.log.Warn("connecting with the changed key", "error", err)
 	}
+	return err
+}
+
+// rotateTransport is one at a time: what comes last is the newest.
+func (d *Daemon) rotateTransport() error {
+	d.rotating.Lock()
+	defer d.rotating.Unlock()
+	if roots, err := rootCAs(d.config); err != nil {
+		d.log.Error("the changed certificate authority is not used, the old one stays", "error", err)
+	} else {
+		d.roots = roots
+	}
+	return d.upstream.Rotate(transport.Identity{Certificate: d.id.certificate(), RootCAs: d.roots})
 }
 
 // rootCAs is who may vouch for the API server; nil is the system's.

@@ -26,7 +26,7 @@ func Create(ctx context.Context, c *config.Config, o Options, a signer.Algorithm
 	if err != nil {
 		return nil, err
 	}
-	return &Key{private: private, ref: ref, cert: c.Cert}, nil
+	return &Key{private: newHandle(private), ref: ref, cert: c.Cert}, nil
 }
 
 func create(ctx context.Context, c *config.Config, ref config.KeyRef, o Options, a signer.Algorithm) (privateKey, error) {
@@ -52,7 +52,8 @@ func create(ctx context.Context, c *config.Config, ref config.KeyRef, o Options,
 }
 
 // Store keeps the chain where the key's is kept, in the place of the one before,
-// and returns the key with it.
+// and returns the key with it: also with an error, where the chain is good and
+// could not be kept.
 func (k *Key) Store(ctx context.Context, chain []*x509.Certificate) (*Key, error) {
 	next, err := k.With(chain)
 	if err != nil {
@@ -61,7 +62,7 @@ func (k *Key) Store(ctx context.Context, chain []*x509.Certificate) (*Key, error
 	if k.cert != "" {
 		return next, certificate.Replace(k.cert, next.CertificateChain())
 	}
-	s, ok := k.private.(interface {
+	s, ok := k.private.privateKey.(interface {
 		StoreCertificate(ctx context.Context, chain [][]byte) error
 	})
 	if !ok {
@@ -88,7 +89,7 @@ func (k *Key) Next(ctx context.Context, c *config.Config, o Options) (*Key, erro
 		if err != nil {
 			return nil, err
 		}
-		return &Key{private: private, ref: k.ref, cert: c.Cert}, nil
+		return &Key{private: newHandle(private), ref: k.ref, cert: c.Cert}, nil
 	case k.ref.Home == config.HomeTPM:
 		next.Key = config.HomeTPM + ":" + pending(k.ref.Path)
 	default:
@@ -103,6 +104,9 @@ func (k *Key) Next(ctx context.Context, c *config.Config, o Options) (*Key, erro
 }
 
 // Replace stores the chain with the new key next, in the place of k and its chain.
+// In files there is one step before which k is the key, with its chain, and after
+// which next is. As Store does, it returns the key also where it is good and could
+// not be kept.
 func (k *Key) Replace(ctx context.Context, next *Key, chain []*x509.Certificate) (*Key, error) {
 	if k.ref.Path == "" {
 		return next.Store(ctx, chain)
@@ -111,22 +115,18 @@ func (k *Key) Replace(ctx context.Context, next *Key, chain []*x509.Certificate)
 	if err != nil {
 		return nil, err
 	}
+	stored.ref, stored.cert = k.ref, k.cert
 	path := pending(k.ref.Path)
-	if k.cert == k.ref.Path {
-		// One file: key and chain change in one step.
-		if err := certificate.Replace(path, stored.CertificateChain()); err != nil {
-			return nil, err
-		}
+	if err := certificate.Replace(path, stored.CertificateChain()); err != nil {
+		return stored, err
 	}
 	if err := os.Rename(path, k.ref.Path); err != nil {
-		return nil, err
+		return stored, err
 	}
 	if k.cert != k.ref.Path {
-		if err := certificate.Replace(k.cert, stored.CertificateChain()); err != nil {
-			return nil, err
-		}
+		// Until this is done, whoever opens the key finds the chain in its file.
+		return stored, certificate.Replace(k.cert, stored.CertificateChain())
 	}
-	stored.ref, stored.cert = k.ref, k.cert
 	return stored, nil
 }
 
@@ -136,7 +136,7 @@ func (k *Key) Forget(ctx context.Context) error {
 	if k.ref.Home != config.HomePKCS11 {
 		return nil
 	}
-	d, ok := k.private.(interface{ Destroy(context.Context) error })
+	d, ok := k.private.privateKey.(interface{ Destroy(context.Context) error })
 	if !ok {
 		return nil
 	}

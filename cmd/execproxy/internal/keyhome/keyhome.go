@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/signer"
@@ -21,6 +22,7 @@ import (
 // Options are what homes need besides the configuration.
 type Options struct {
 	Module  []string // command that runs a PKCS#11 library in a process of its own
+	Program string   // what is executed there, where it is not what the command names
 	Environ []string // of that process
 	State   string   // directory where refused PINs are remembered
 	Getenv  func(string) string
@@ -51,11 +53,24 @@ type Stats struct {
 	Reopened uint64 // times that the home was lost and found again
 }
 
+// A handle is an open key, which Keys with other chains may share.
+type handle struct {
+	privateKey
+	closed atomic.Bool
+}
+
+func newHandle(k privateKey) *handle { return &handle{privateKey: k} }
+
+func (h *handle) Close() error {
+	h.closed.Store(true)
+	return h.privateKey.Close()
+}
+
 // A Key is a private key in its home, with the chain that was issued for it.
 // Keys made of one another by With share the home's handle; closing one closes
 // all.
 type Key struct {
-	private  privateKey
+	private  *handle
 	ref      config.KeyRef
 	cert     string // file of the chain; "" for the token
 	chain    []*x509.Certificate
@@ -111,7 +126,7 @@ func (k *Key) Warnings() []string { return append([]string(nil), k.warnings...) 
 
 // Stats tells of the home; of files there is nothing to tell.
 func (k *Key) Stats() Stats {
-	if h, ok := k.private.(interface{ homeStats() Stats }); ok {
+	if h, ok := k.private.privateKey.(interface{ homeStats() Stats }); ok {
 		return h.homeStats()
 	}
 	return Stats{}
@@ -122,7 +137,10 @@ func (k *Key) Home() string { return k.ref.Home }
 
 // Location names the key in its home, without anything secret.
 func (k *Key) Location() string {
-	if l, ok := k.private.(interface{ Location() string }); ok {
+	switch l, ok := k.private.privateKey.(interface{ Location() string }); {
+	case k.ref.Path != "" && k.ref.Home == config.HomeTPM: // a new key was made elsewhere
+		return config.HomeTPM + ":" + k.ref.Path
+	case ok:
 		return l.Location()
 	}
 	return k.ref.Path

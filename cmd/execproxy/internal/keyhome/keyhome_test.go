@@ -264,3 +264,88 @@ func TestKept(t *testing.T) {
 		t.Errorf("another source, %v", err)
 	}
 }
+
+// What a kill between two steps of a renewal with a new key leaves behind works.
+func TestReplaceCutShort(t *testing.T) {
+	dir, ctx, a := t.TempDir(), t.Context(), newAuthority(t)
+	key, cert := filepath.Join(dir, "me.key"), filepath.Join(dir, "certs", "me.crt")
+	if err := os.Mkdir(filepath.Dir(cert), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := keyIn(t, key, cert)
+	k, err := Create(ctx, c, Options{}, signer.ECP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := k.Store(ctx, a.issue(t, k.Public(), "jane"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := first.Next(ctx, c, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The chain's file cannot be written: somebody has put a directory in its place.
+	if err := os.Rename(cert, cert+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(cert, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	replaced, err := first.Replace(ctx, next, a.issue(t, next.Public(), "jane"))
+	if err == nil || replaced == nil || replaced.Leaf().Subject.CommonName != "jane" {
+		t.Fatalf("got %v, %v; want the key, to be used, and why it could not be stored", replaced, err)
+	}
+	if err := errors.Join(os.Remove(cert), os.Rename(cert+".old", cert)); err != nil {
+		t.Fatal(err)
+	}
+	// Now it is the old key's certificate beside the new key.
+	again, err := Open(ctx, c, Options{})
+	if err != nil || !again.equal(replaced) {
+		t.Fatalf("the next start: %v, %v; want %v", again, err, replaced)
+	}
+	if w := strings.Join(again.Warnings(), " "); !strings.Contains(w, cert) {
+		t.Errorf("warnings %q do not name %s", w, cert)
+	}
+}
+
+// A closed handle never comes into use again.
+func TestClosed(t *testing.T) {
+	a, c := newAuthority(t), keyIn(t, filepath.Join(t.TempDir(), "k"), "")
+	k, err := Create(t.Context(), c, Options{}, signer.ECP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.With(a.issue(t, k.Public(), "jane")); err == nil {
+		t.Error("a chain for a closed key")
+	}
+}
+
+// A PIN of the URI that was refused is known to be, by the plugin and by the proxy
+// that it hands the PIN to.
+func TestWrongPINOfURI(t *testing.T) {
+	state := t.TempDir()
+	c := &config.Config{Identity: config.Identity{Auth: config.AuthMTLS, Key: "pkcs11:token=a;object=b?pin-value=9999"}}
+	ref, err := c.KeyRef()
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := Handover(t.Context(), c, Options{State: state})
+	if err != nil || string(given) != "9999" {
+		t.Fatalf("handed over %q, %v", given, err)
+	}
+	proxy, err := Options{State: state, PIN: given, Detached: true}.source(c, ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := proxy.Secret(t.Context()); err != nil || proxy.Human() {
+		t.Fatalf("%v; a human: %v", err, proxy.Human())
+	}
+	proxy.Refused()
+	if got, err := Handover(t.Context(), c, Options{State: state}); err == nil {
+		t.Errorf("the next plugin hands over %q", got)
+	}
+}

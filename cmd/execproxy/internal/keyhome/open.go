@@ -2,6 +2,7 @@ package keyhome
 
 import (
 	"context"
+	"crypto"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func OpenBare(ctx context.Context, c *config.Config, o Options) (*Key, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Key{private: k, ref: config.KeyRef{Home: config.HomeFile}, chain: parsed(k), warnings: k.Warnings()}, nil
+		return &Key{private: newHandle(k), ref: config.KeyRef{Home: config.HomeFile}, chain: parsed(k), warnings: k.Warnings()}, nil
 	}
 	ref, err := c.KeyRef()
 	if err != nil {
@@ -48,7 +49,7 @@ func OpenBare(ctx context.Context, c *config.Config, o Options) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Key{private: private, ref: ref, cert: c.Cert}
+	k := &Key{private: newHandle(private), ref: ref, cert: c.Cert}
 	if w, ok := private.(interface{ Warnings() []string }); ok {
 		k.warnings = w.Warnings()
 	}
@@ -71,7 +72,15 @@ func open(ctx context.Context, c *config.Config, ref config.KeyRef, o Options) (
 	}
 	switch ref.Home {
 	case config.HomePKCS11:
-		k, err := pkcs11.Open(ctx, o.token(c, ref, secret))
+		to := o.token(c, ref, secret)
+		if c.Cert != "" { // of several keys with one label it tells which is meant
+			to.Chain, _ = certificate.Load(c.Cert) // load tells what is wrong with it
+		}
+		k, err := pkcs11.Open(ctx, to)
+		if to.Chain != nil && errors.Is(err, pkcs11.ErrMismatch) {
+			to.Chain = nil
+			k, err = pkcs11.Open(ctx, to)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -93,6 +102,15 @@ func (k *Key) load() error {
 		return nil
 	}
 	chain, err := certificate.Load(k.cert)
+	if k.ref.Path != "" && k.ref.Path != k.cert && (err != nil || !k.owns(chain)) {
+		// A renewal with a new key puts key and chain into the key's file in one step,
+		// and was cut short before it wrote the chain's own.
+		if own, e := certificate.Load(k.ref.Path); e == nil && k.owns(own) {
+			k.warnings = append(k.warnings, fmt.Sprintf("certificate file %s: not of this key: the one in the key's own file %s is used; copy it there", k.cert, k.ref.Path))
+			k.chain = own
+			return nil
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, certificate.ErrNoCertificate) {
 		return nil
 	}
@@ -101,6 +119,12 @@ func (k *Key) load() error {
 	}
 	k.chain = chain
 	return nil
+}
+
+// owns reports a chain that was issued for the key.
+func (k *Key) owns(chain []*x509.Certificate) bool {
+	public, ok := k.Public().(interface{ Equal(crypto.PublicKey) bool })
+	return ok && len(chain) > 0 && public.Equal(chain[0].PublicKey)
 }
 
 // check sees to it that the chain is the key's, and valid now.
@@ -117,6 +141,9 @@ func (k *Key) check() error {
 
 // With is k with another chain, which must be the key's and valid now.
 func (k *Key) With(chain []*x509.Certificate) (*Key, error) {
+	if k.private.closed.Load() {
+		return nil, fmt.Errorf("key %s: it is closed", k.Location())
+	}
 	next := *k
 	next.chain, next.warnings = chain, nil
 	if err := next.check(); err != nil {
@@ -140,7 +167,7 @@ func parsed(k signer.Key) []*x509.Certificate {
 
 func (o Options) token(c *config.Config, ref config.KeyRef, secret signer.Secret) pkcs11.Options {
 	return pkcs11.Options{
-		URI: ref.URI, Module: c.PKCS11Module, PIN: secret, Command: o.Module, Environ: o.Environ, Logger: o.Logger,
+		URI: ref.URI, Module: c.PKCS11Module, PIN: secret, Command: o.Module, Program: o.Program, Environ: o.Environ, Logger: o.Logger,
 	}
 }
 

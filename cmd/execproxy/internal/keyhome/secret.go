@@ -68,8 +68,12 @@ func (o Options) newSource(c *config.Config, ref config.KeyRef) (*pin.Source, er
 	}
 	said := c.PINSource
 	if said == "" && ref.URI != nil {
-		if v, ok := ref.URI.PINValue(); ok && len(o.PIN) == 0 {
-			po.Value = []byte(v)
+		// The same kind in the plugin and in the proxy that it hands the PIN to, or one
+		// would not know what the other was refused.
+		if v, ok := ref.URI.PINValue(); ok {
+			if po.Value = []byte(v); len(o.PIN) > 0 {
+				po.Value = o.PIN
+			}
 			return pin.New(pin.Spec{Kind: pin.Value}, po), nil
 		}
 		said = ref.URI.PINSource()

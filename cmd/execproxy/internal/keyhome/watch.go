@@ -8,10 +8,12 @@ import (
 	"github.com/execproxy/execproxy/signer/watch"
 )
 
-// Watch calls changed when the files of k, the key's and the chain's, hold
-// something else. It blocks until ctx ends, and returns nil then; what it calls
-// changed with is as [watch.Run] says. A key without files returns at once.
-func (k *Key) Watch(ctx context.Context, c *config.Config, o Options, changed func(*Key, error)) error {
+// Watch calls changed when the files of the key in use, the key's and the chain's,
+// hold something else than current returns. It blocks until ctx ends, and returns
+// nil then; what it calls changed with is as [watch.Run] says. A key without files
+// returns at once.
+func Watch(ctx context.Context, c *config.Config, o Options, current func() *Key, changed func(*Key, error)) error {
+	k := current()
 	var paths []string
 	for _, p := range []string{k.ref.Path, k.cert} {
 		if p != "" && (len(paths) == 0 || paths[0] != p) {
@@ -21,22 +23,16 @@ func (k *Key) Watch(ctx context.Context, c *config.Config, o Options, changed fu
 	if len(paths) == 0 {
 		return nil
 	}
-	current := k
 	return watch.Run(ctx, watch.Options[*Key]{
 		Paths: paths, First: k,
-		Load:  func() (*Key, error) { return current.Again(ctx, c, o) },
-		Equal: func(a, b *Key) bool { return a.equal(b) },
+		Load:  func() (*Key, error) { return current().Again(ctx, c, o) },
+		Equal: func(loaded, _ *Key) bool { return loaded.equal(current()) },
 		Drop: func(k *Key) {
-			if !k.Shares(current) {
+			if !k.Shares(current()) {
 				_ = k.Close()
 			}
 		},
-		Changed: func(k *Key, err error) {
-			if err == nil {
-				current = k
-			}
-			changed(k, err)
-		},
+		Changed: changed,
 	})
 }
 
@@ -44,11 +40,13 @@ func (k *Key) Watch(ctx context.Context, c *config.Config, o Options, changed fu
 // there where that is still the key's, which costs no PIN and no signature, and
 // otherwise the key opened anew.
 func (k *Key) Again(ctx context.Context, c *config.Config, o Options) (*Key, error) {
-	if k.ref.Hardware() && k.cert != "" {
-		if chain, err := certificate.Load(k.cert); err == nil {
-			if next, err := k.With(chain); err == nil {
-				return next, nil
-			}
+	if k.ref.Hardware() && k.cert != "" && !k.private.closed.Load() {
+		chain, err := certificate.Load(k.cert)
+		if err != nil {
+			return nil, err
+		}
+		if k.owns(chain) {
+			return k.With(chain)
 		}
 	}
 	return Open(ctx, c, o)

@@ -30,6 +30,9 @@ func (s *Source) askProgram(ctx context.Context) (reading, error) {
 	cmd.Stdout = out // stdin and stderr are the null device: the client's are not ours
 	cmd.WaitDelay = askpassGrace
 	apart(cmd, !s.terminal)
+	// Our client's lock is one of them, which must come free when the client ends, not
+	// when an agent does that the program leaves behind.
+	keepDescriptors()
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // program writes a shell script that can be run.
@@ -170,5 +173,17 @@ func TestAskpassEnds(t *testing.T) {
 		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
 			t.Errorf("%s: child %d is left, %v", name, pid, err)
 		}
+	}
+}
+
+// A client's lock that this process inherited is not the program's, too.
+func TestAskpassInheritsNothing(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := unix.Open(filepath.Join(dir, "lock"), unix.O_RDWR|unix.O_CREAT, 0o600) // without close-on-exec, as inherited
+	must(t, err)
+	defer unix.Close(lock)
+	s := New(program(t, dir, `[ -e /dev/fd/`+strconv.Itoa(lock)+` ] && echo inherited || echo clean`), Options{What: what})
+	if got := secret(t, s); got != "clean" {
+		t.Errorf("the program's descriptors: %s", got)
 	}
 }
