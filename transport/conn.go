@@ -34,6 +34,7 @@ type conn struct {
 	tls   *tls.Conn
 	born  time.Time
 	dead  atomic.Bool // takes no more streams
+	ours  atomic.Bool // we ended it ourselves
 	extra bool        // dialled for want of streams: not replaced when it ends
 }
 
@@ -49,7 +50,7 @@ func (g *generation) newConn(ctx context.Context, tc *tls.Conn, extra bool) (*co
 		MaxReadFrameSize:   frameSize,
 		ReadIdleTimeout:    o.PingInterval,
 		PingTimeout:        o.PingTimeout,
-		CountError:         g.t.countError,
+		CountError:         c.countError,
 	}
 	if extra {
 		h2.IdleConnTimeout = extraIdle
@@ -116,6 +117,7 @@ func (c *conn) drain() {
 // close ends the connection and its streams. TCP goes first: TLS would wait for
 // its alert to go out, which on a dead peer takes seconds.
 func (c *conn) close() {
+	c.ours.Store(true)
 	_ = c.tls.NetConn().Close()
 	_ = c.cc.Close()
 }

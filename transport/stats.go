@@ -41,10 +41,11 @@ func (t *Transport) Stats() Stats {
 	return s
 }
 
-// countError is told by http2 what happens on connections.
-func (t *Transport) countError(what string) {
+// countError is told by http2 what happens on the connection.
+func (c *conn) countError(what string) {
 	// A PING that was under way when we closed the connection ourselves fails, too.
-	if what == "conn_close_lost_ping" && t.ctx.Err() == nil {
+	t := c.g.t
+	if what == "conn_close_lost_ping" && t.ctx.Err() == nil && !c.ours.Load() {
 		t.deadPeers.Add(1)
 		t.log.Warn("server does not answer, connection given up", "server", t.o.Address)
 	}

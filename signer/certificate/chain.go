@@ -66,7 +66,7 @@ func Check(chain []*x509.Certificate, public crypto.PublicKey, path string, now 
 	switch leaf := chain[0]; {
 	case now.After(leaf.NotAfter):
 		return &Error{What: "certificate", Path: path, Err: ErrExpired,
-			Detail: "on " + leaf.NotAfter.UTC().Format(time.RFC3339), Cure: "renew it"}
+			Detail: "on " + leaf.NotAfter.UTC().Format(time.RFC3339), Cure: "have a new one issued, `execproxy key enroll`"}
 	case now.Before(leaf.NotBefore):
 		return &Error{What: "certificate", Path: path, Err: ErrNotYetValid,
 			Detail: "only from " + leaf.NotBefore.UTC().Format(time.RFC3339), Cure: "wait, or set this machine's clock"}

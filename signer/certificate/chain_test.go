@@ -78,7 +78,7 @@ func TestCheck(t *testing.T) {
 		{nil, ErrNoCertificate, "file PATH: holds no certificate"},
 		{[]*x509.Certificate{stranger}, ErrMismatch, "issued for this key"},
 		{[]*x509.Certificate{stranger, leaf}, ErrMismatch, "the key's is number 2: put it first"},
-		{[]*x509.Certificate{old}, ErrExpired, "on " + old.NotAfter.UTC().Format(time.RFC3339) + ": renew it"},
+		{[]*x509.Certificate{old}, ErrExpired, "on " + old.NotAfter.UTC().Format(time.RFC3339) + ": have a new one issued, `execproxy key enroll`"},
 		{[]*x509.Certificate{early}, ErrNotYetValid, "clock"},
 	} {
 		err := Check(tc.chain, key.Public(), "PATH", now)

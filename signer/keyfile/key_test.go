@@ -240,7 +240,7 @@ func TestRefuses(t *testing.T) {
 		{file("x25519", pkcs8(t, x25519)), goodCert, ErrUnsupported, dir + "/x25519", "Ed25519"},
 		{good, file("other", otherCert), ErrMismatch, dir + "/other", "issued for this key"},
 		{good, file("order", otherCert, cert), ErrMismatch, dir + "/order", "number 2: put it first"},
-		{withKey("old", leaf{notBefore: now.Add(-2 * time.Hour), notAfter: now.Add(-time.Hour)}), "", ErrExpired, dir + "/old", "renew it"},
+		{withKey("old", leaf{notBefore: now.Add(-2 * time.Hour), notAfter: now.Add(-time.Hour)}), "", ErrExpired, dir + "/old", "key enroll"},
 		{withKey("new", leaf{notBefore: now.Add(time.Hour), notAfter: now.Add(2 * time.Hour)}), "", ErrNotYetValid, dir + "/new", "clock"},
 	} {
 		_, err := Load(tc.key, tc.cert)

@@ -70,7 +70,7 @@ func pickKey(uri *URI, all *wire.Keys, pkix []byte, loggedIn bool, token wire.To
 func noKey(what string, all *wire.Keys, loggedIn bool, token wire.Token) error {
 	if !loggedIn && token.Flags&ckfLoginRequired != 0 {
 		return &Error{What: tokenName(token), Err: ErrPINNeeded, Detail: "it shows no such key to whom does not log in",
-			Cure: "tell where the PIN is, with pin-source= in the URI"}
+			Cure: "tell where the PIN is, with --pin-source or pin-source= in the URI"}
 	}
 	e := &Error{What: what, Err: ErrNoKey, Detail: tokenName(token) + " has no private key", lost: true,
 		Cure: "make it with `execproxy key create`, or name another token"}

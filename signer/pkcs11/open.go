@@ -38,7 +38,7 @@ func (k *Key) generate(ctx context.Context, l *link, a signer.Algorithm) (*URI, 
 	label, id := k.o.URI.Object(), k.o.URI.ID()
 	if !l.loggedIn && l.token.Flags&ckfLoginRequired != 0 {
 		return nil, &Error{What: tokenName(l.token), Err: ErrPINNeeded, Detail: "it makes keys for those who log in",
-			Cure: "tell where the PIN is, with pin-source= in the URI"}
+			Cure: "tell where the PIN is, with --pin-source or pin-source= in the URI"}
 	}
 	var keys wire.Keys
 	if err := l.host.call(ctx, wire.KindKeys, nil, &keys, k.o.Timeout, nil); err != nil {

@@ -105,7 +105,7 @@ func (c *connector) explain(err error, what string) error {
 	switch f.Problem {
 	case wire.ProblemLoad:
 		return &Error{What: what, Err: ErrModule, Detail: detail,
-			Cure: "name the token's PKCS#11 library: module-path=/… in the URI, behind a question mark"}
+			Cure: "name the token's PKCS#11 library, with --pkcs11-module or module-path= in the URI"}
 	case wire.ProblemNoCGO:
 		return &Error{What: what, Err: ErrNoCGO, Detail: f.Detail,
 			Cure: "use one that was built with CGO_ENABLED=1, or a key in a TPM or a file"}

@@ -206,7 +206,7 @@ func (w *owner) ask(ctx context.Context) ([]byte, error) {
 	case b != nil && b.auth == authEmpty:
 		return nil, nil
 	case w.o.Password == nil && b != nil && b.auth == authNeeded:
-		return nil, w.home.fail(ErrPassword, "none was given", "give the key's password")
+		return nil, w.home.fail(ErrPassword, "none was given", "give the key's password, with --pin-source")
 	case w.o.Password == nil:
 		return nil, nil
 	}
@@ -215,6 +215,9 @@ func (w *owner) ask(ctx context.Context) ([]byte, error) {
 		return nil, w.home.fail(causeError{ErrPassword, err}, "", "")
 	}
 	if len(password) == 0 {
+		if b != nil && b.auth == authNeeded {
+			return nil, w.home.fail(ErrPassword, "none was given", "give the key's password, with --pin-source")
+		}
 		return nil, nil
 	}
 	if w.salt != [16]byte{} && w.print(password) == w.refused {
@@ -263,7 +266,10 @@ func (w *owner) explain(l *loaded, err error) (_ error, lost bool) {
 func (w *owner) refuse(l *loaded, err error) error {
 	defer w.drop()
 	if l.session == nil {
-		return w.home.fail(ErrPassword, "none was given", "give the key's password")
+		if w.o.Password != nil { // it had none
+			w.o.Password.Refused()
+		}
+		return w.home.fail(ErrPassword, "none was given", "give the key's password, with --pin-source")
 	}
 	w.proved = false
 	if w.salt == [16]byte{} {

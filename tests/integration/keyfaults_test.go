@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -394,4 +395,27 @@ func TestWithoutCGO(t *testing.T) {
 	}
 	f := h.faulty(h.certified("tpm:"+h.path("tpm.pem"), "--tpm-device", h.swtpm().Socket))
 	f.works()
+}
+
+// TestTPMPasswordMissing: whether a key has a password is learnt once. A TPM counts
+// that as a wrong one, and locks itself after some.
+func TestTPMPasswordMissing(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	tpm := h.swtpm()
+	args := []string{"--key", "tpm:handle=0x81000120", "--tpm-device", tpm.Socket}
+	secret := []string{"--pin-source", h.file("password", "hunter2\n")}
+	h.execproxy(append(append([]string{"key", "create"}, args...), secret...)...).ok(t)
+	for range 4 {
+		r := h.execproxy(append([]string{"key", "show"}, args...)...)
+		if r.code != 1 || !strings.Contains(r.stderr, "--pin-source") || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("without the password: %s", r)
+		}
+	}
+	out, err := tpm.Tool(t.Context(), "tpm2_getcap", "properties-variable")
+	must(t, err)
+	if !regexp.MustCompile(`TPM2_PT_LOCKOUT_COUNTER: 0x1\b`).Match(out) {
+		t.Errorf("the TPM has counted other than one wrong password:\n%s", out)
+	}
+	h.execproxy(append(append([]string{"key", "show"}, args...), secret...)...).ok(t)
 }

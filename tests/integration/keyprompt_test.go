@@ -105,11 +105,26 @@ func TestPINTyped(t *testing.T) {
 	}
 	h.execproxy("stop", "--all").ok(t)
 
+	// kubectl runs its plugin again and again: a wrong PIN is asked for once.
+	before, err = shim.Calls("C_Login")
+	must(t, err)
+	must(t, os.RemoveAll(h.path("home/.kube/cache")))
+	tty, wait = h.onTerminal(suite.kubectl, "--kubeconfig="+kc, "get", "namespaces")
+	tty.shown.await(t, "PIN of token execproxy")
+	tty.types("9999\n")
+	if code := wait(); code == 0 || strings.Count(tty.shown.String(), "PIN of token execproxy (") > 1 {
+		t.Errorf("kubectl ended with %d:\n%s", code, tty.shown)
+	}
+	if n, err := shim.Calls("C_Login"); err != nil || n-before != 1 {
+		t.Errorf("%d logins with a wrong PIN, %v; want 1", n-before, err)
+	}
+
 	// A wrong one is tried once, and nothing keeps running.
 	tty, wait = h.onTerminal(h.bin, "key", "show", "--key", "pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module)
 	tty.shown.await(t, "PIN of token execproxy")
 	tty.types("9999\n")
-	if code := wait(); code != 1 || !strings.Contains(tty.shown.String(), "the PIN was refused") || strings.Contains(tty.shown.String(), "9999") {
+	tty.shown.await(t, "the PIN was refused")
+	if code := wait(); code != 1 || strings.Contains(tty.shown.String(), "9999") {
 		t.Errorf("a wrong PIN: exit code %d\n%s", code, tty.shown)
 	}
 	// Ctrl-C at the prompt.

@@ -40,7 +40,7 @@ TSS2 file of mode 0600, a persistent handle of a TPM, or a key pair on a token,
 from which it can never be read.`,
 				groups: key,
 				flags: func(s *pflag.FlagSet, o *options) {
-					s.StringVar(&o.algorithm, "algorithm", string(signer.ECP256), "kind of key: "+algorithms())
+					s.StringVar(&o.algorithm, "algorithm", string(signer.ECP256), "kind of key: "+algorithms()+" (default "+string(signer.ECP256)+")")
 				},
 				run: runKeyCreate,
 			},
@@ -153,8 +153,12 @@ func runKeyCreate(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	defer k.Close()
-	_, err = fmt.Fprintf(w.stdout, "%s key created: %s\n", k.Kind(), k.Location())
-	return err
+	where := map[string]string{config.HomeFile: "in a file", config.HomeTPM: "in the TPM", config.HomePKCS11: "on the token"}[k.Home()]
+	if _, err = fmt.Fprintf(w.stdout, "%s key created %s: %s\n", k.Kind(), where, k.Location()); err != nil {
+		return err
+	}
+	fmt.Fprintf(w.stderr, "next: have the cluster certify it, with the same --key: execproxy key enroll --key … --user NAME --group NAME\n")
+	return nil
 }
 
 // A shownKey is what `key show` tells; its JSON is for scripts.
@@ -222,6 +226,9 @@ func show(k *keyhome.Key) (*shownKey, error) {
 		s.Schemes = append(s.Schemes, scheme.String())
 	}
 	if leaf := k.Leaf(); leaf != nil {
+		if err := k.Check(); err != nil {
+			s.Warnings = append(s.Warnings, err.Error())
+		}
 		s.Certificate = &shownCertificate{
 			Location: k.CertificateLocation(), Subject: leaf.Subject.String(), Issuer: leaf.Issuer.String(),
 			Serial: leaf.SerialNumber.Text(16), NotBefore: leaf.NotBefore.UTC(), NotAfter: leaf.NotAfter.UTC(),
@@ -268,6 +275,8 @@ func runKeyCSR(ctx context.Context, w *world, o *options) error {
 func (o *options) subject(k *keyhome.Key) (pkix.Name, error) {
 	leaf := k.Leaf()
 	switch {
+	case slices.ContainsFunc(o.groups, func(g string) bool { return g == "" || strings.Contains(g, ",") }):
+		return pkix.Name{}, usagef("--group: %q: name one group each time, and say it once for each", o.groups)
 	case o.user != "":
 		groups := slices.Clone(o.groups)
 		slices.Sort(groups)

@@ -44,6 +44,9 @@ func runKeyEnroll(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
+	if err := k.CheckStore(); err != nil { // before an administrator approves
+		return err
+	}
 	client, err := o.clusterClient()
 	if err != nil {
 		return err
@@ -85,6 +88,9 @@ func (o *options) clusterClient() (*enroll.Client, error) {
 
 // request submits an order and waits for the certificate, telling what is going on.
 func (o *options) request(ctx context.Context, w *world, client *enroll.Client, order enroll.Order) ([]*x509.Certificate, error) {
+	if o.timeout < 0 {
+		return nil, usagef("--timeout: %v is not a time above zero", o.timeout)
+	}
 	if o.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.timeout)
@@ -96,14 +102,18 @@ func (o *options) request(ctx context.Context, w *world, client *enroll.Client, 
 	}
 	p := newProgress(w.stderr)
 	defer p.end()
-	p.say(fmt.Sprintf("certificatesigningrequest %s is submitted", s.Name))
+	what := "is submitted"
+	if s.Adopted {
+		what = fmt.Sprintf("is there since %s, going on with it", s.Created.Local().Format(time.DateTime))
+	}
+	p.say(fmt.Sprintf("certificate signing request %s %s", s.Name, what))
 	text, err := client.Wait(ctx, s, func(now enroll.Progress) { p.say(now.String()) })
 	p.end()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("certificatesigningrequest %s: no certificate within %v; it stays: an administrator runs `%s`, then run the same command again", s.Name, o.timeout, enroll.ApproveCommand(s.Name))
+		return nil, fmt.Errorf("certificate signing request %s: no certificate within %v; it stays: an administrator runs `%s`, then run the same command again", s.Name, o.timeout, enroll.ApproveCommand(s.Name))
 	case errors.Is(err, context.Canceled):
-		return nil, fmt.Errorf("certificatesigningrequest %s: interrupted; it stays, and the same command goes on with it", s.Name)
+		return nil, fmt.Errorf("certificate signing request %s: interrupted; it stays, and the same command goes on with it", s.Name)
 	case err != nil:
 		return nil, err
 	}
@@ -124,77 +134,54 @@ func decodeChain(text []byte) (chain []*x509.Certificate, err error) {
 	}
 }
 
-// A progress tells somebody who waits what for, and that we still live: on a
-// terminal in one line that counts, otherwise in a line for each news.
+// A progress tells somebody who waits what for, a line for each news, and on a
+// terminal that we still live.
 type progress struct {
 	out   io.Writer
-	live  bool
 	begin time.Time
 
-	mu   sync.Mutex
-	text string
-	stop chan struct{}
-	done sync.WaitGroup
+	mu   sync.Mutex // guards out
+	stop func()
 }
 
 func newProgress(out io.Writer) *progress {
+	p := &progress{out: out, begin: time.Now(), stop: func() {}}
 	f, ok := out.(*os.File)
-	p := &progress{out: out, live: ok && term.IsTerminal(int(f.Fd())), begin: time.Now(), stop: make(chan struct{})}
-	if p.live {
-		p.done.Go(func() {
-			tick := time.NewTicker(time.Second)
-			defer tick.Stop()
-			for {
-				select {
-				case <-p.stop:
-					return
-				case <-tick.C:
-					p.mu.Lock()
-					p.draw()
-					p.mu.Unlock()
-				}
-			}
-		})
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return p
 	}
+	quit := make(chan struct{})
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				fmt.Fprint(p.out, "\r\x1b[K")
+				return
+			case <-tick.C:
+				p.mu.Lock()
+				fmt.Fprintf(p.out, "\rwaiting for %s\x1b[K", age(time.Since(p.begin)))
+				p.mu.Unlock()
+			}
+		}
+	})
+	p.stop = sync.OnceFunc(func() { close(quit); ticking.Wait() })
 	return p
 }
 
-// say begins a new line.
+// say prints a line of news.
 func (p *progress) say(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.live && p.text != "" {
-		fmt.Fprintln(p.out)
+	if f, ok := p.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		fmt.Fprint(p.out, "\r\x1b[K")
 	}
-	p.text = text
-	if !p.live {
-		fmt.Fprintf(p.out, "execproxy: %s\n", text)
-		return
-	}
-	p.draw()
+	fmt.Fprintf(p.out, "execproxy: %s\n", text)
 }
 
-func (p *progress) draw() {
-	if p.text != "" {
-		fmt.Fprintf(p.out, "\rexecproxy: %s (%s)\x1b[K", p.text, age(time.Since(p.begin)))
-	}
-}
-
-func (p *progress) end() {
-	p.mu.Lock()
-	if p.stop == nil {
-		p.mu.Unlock()
-		return
-	}
-	close(p.stop)
-	p.stop = nil
-	if p.live && p.text != "" {
-		fmt.Fprintln(p.out)
-	}
-	p.text = ""
-	p.mu.Unlock()
-	p.done.Wait()
-}
+func (p *progress) end() { p.stop() }
 
 // stored tells what is where now, and has running proxies look.
 func (o *options) stored(ctx context.Context, w *world, k *keyhome.Key) error {

@@ -90,6 +90,11 @@ func (f *Field) Set(c *Config, value, base string) error {
 	if f.Flag == "socket" {
 		value = strings.TrimPrefix(value, "unix://") // as status and --listen write it
 	}
+	if f.Flag == "key" {
+		if err := checkScheme(value); err != nil {
+			return err
+		}
+	}
 	if prefix, path := f.path(value); path != "" && !filepath.IsAbs(path) {
 		if base == "" {
 			return errors.New("is a relative path; write it absolute, a plugin has no directory of its own")
@@ -170,7 +175,7 @@ var Fields = []*Field{
 	{Flag: "pkcs11-module", Arg: "FILE", Group: GroupKey, Path: true, Usage: "the token's PKCS#11 library, where the key's URI names none; without it p11-kit's", set: text(func(c *Config) *string { return &c.PKCS11Module })},
 	{Flag: "tpm-device", Arg: "PATH", Group: GroupKey, Path: true, Usage: "device or Unix socket of the TPM (default /dev/tpmrm0)", set: text(func(c *Config) *string { return &c.TPMDevice })},
 	{Flag: "renew", Arg: "HOW", Group: GroupRenew, Usage: "renew the certificate before it ends: same-key (default of keys in TPMs and tokens), new-key, or off (default of files)", set: text(func(c *Config) *string { return &c.Renew })},
-	{Flag: "renew-before", Arg: "DURATION", Group: GroupRenew, Usage: "renew this long before the end; without it at two thirds of the certificate's life", set: span(func(c *Config) *time.Duration { return &c.RenewBefore })},
+	{Flag: "renew-before", Arg: "DURATION", Group: GroupRenew, Usage: "renew this long before the end; without it at two thirds of the certificate's life, and never in its first half", set: span(func(c *Config) *time.Duration { return &c.RenewBefore })},
 	{Flag: "signer-name", Arg: "NAME", Group: GroupSigner, Usage: "signer of the cluster that issues the certificate; without it kubernetes.io/kube-apiserver-client, of nodes -kubelet", set: text(func(c *Config) *string { return &c.SignerName })},
 	{Flag: "header", json: "headers", Arg: "NAME=VALUE", List: true, Group: GroupIdentity, Usage: "header of auth headers, or NAME=@FILE, re-read when it changes; repeatable", set: list(func(c *Config) *[]string { return &c.Headers })},
 	{Flag: "aws-region", Arg: "REGION", Group: GroupIdentity, Usage: "region to sign for; without it the AWS SDK's own", set: text(func(c *Config) *string { return &c.AWSRegion })},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -79,6 +80,25 @@ func keyPath(v string) (prefix, path string) {
 	return "", v
 }
 
+var scheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+)(:|$)`)
+
+// checkScheme refuses what looks like a key in hardware and would become one in a
+// file. It shows nothing of what follows the scheme.
+func checkScheme(v string) error {
+	m := scheme.FindStringSubmatch(v)
+	if m == nil {
+		return nil
+	}
+	known := strings.EqualFold(m[1], HomePKCS11) || strings.EqualFold(m[1], HomeTPM)
+	switch {
+	case m[2] == ":" && !known:
+		return fmt.Errorf("%s: is no place for a key; they are pkcs11:… and tpm:…, and a file of such a name is written ./%s:…", m[1], m[1])
+	case m[2] == "" && known:
+		return fmt.Errorf("%s names no key; write %s:…, or ./%s for a file of that name", m[1], strings.ToLower(m[1]), m[1])
+	}
+	return nil
+}
+
 // pinPath is the same of --pin-source. A bare word is no path: it may be a PIN that
 // somebody typed for one, which would show up in messages.
 func pinPath(v string) (prefix, path string) {
@@ -124,7 +144,7 @@ func (c *Config) checkKey() error {
 		{"tpm-device", c.TPMDevice != "", HomeTPM},
 	} {
 		if f.set && !strings.Contains(f.homes, r.Home) {
-			return &FieldError{"", f.name, fmt.Errorf("goes with %s keys, but the key is in a %s; drop one of the two", strings.ReplaceAll(f.homes, " ", ": and ")+":", r.Home)}
+			return &FieldError{"", f.name, fmt.Errorf("goes with %s keys, but the key is in a %s; drop one of the two (flag, environment or file)", strings.ReplaceAll(f.homes, " ", ": and ")+":", r.Home)}
 		}
 	}
 	if c.Cert == "" && r.Path != "" {

@@ -89,6 +89,22 @@ func TestKeyPaths(t *testing.T) {
 	}
 }
 
+// A typing error must not put a key that is meant for hardware into a file.
+func TestKeyScheme(t *testing.T) {
+	for v, want := range map[string]string{
+		"tpmm:x": "./tpmm:", "pkcs1:token=a?pin-value=hunter2": "pkcs11:", "tpm": "tpm:", "PKCS11": "pkcs11:", "pkcs-11:x": "pkcs11:",
+	} {
+		if err := flags("key", v)(&Config{}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("--key %s: %v", v, err)
+		}
+	}
+	for _, v := range []string{"key.pem", "./tpmm:x", "/a:b", "TPM:/k", "Pkcs11:token=a", `C:\k`, "tpm.pem"} {
+		if err := flags("key", v)(&Config{}); err != nil {
+			t.Errorf("--key %s: %v", v, err)
+		}
+	}
+}
+
 // Who renews what by default, and what contradicts what.
 func TestCompleteKey(t *testing.T) {
 	for _, tc := range []struct {

@@ -83,22 +83,41 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 		return s, err
 	}
 	order := &order{ID: id, Life: life, Places: p.Places, Config: p.Config, Ask: p.Ask}
-	if order.PIN, err = p.unlock(parent); err != nil {
+	memo := &memo{path: memoPath(p.Places, id)}
+	if order.PIN, err = p.once(parent, memo); err != nil {
 		return nil, err
 	}
 	// Whoever was asked took their time.
 	ctx, cancelStart := context.WithTimeout(parent, startTimeout)
 	defer cancelStart()
 	err = spawn(ctx, order, environ)
+	if err != nil && len(order.PIN) > 0 {
+		memo.write(err)
+	}
 	clear(order.PIN)
 	if err != nil {
 		return nil, err
 	}
+	_ = os.Remove(memo.path) // mostly there is none
 	s, err := running(ctx, ctl, p.Ask)
 	if errors.Is(err, errNobody) {
 		return nil, fmt.Errorf("the proxy ended right after its start; its log is %s", logPath(p.Config, p.Places, id))
 	}
 	return s, err
+}
+
+// once asks for what unlocks the key, and not again for the same client after that
+// went wrong: kubectl runs its plugin five times in a row, and a token locks itself
+// after three.
+func (p *Plugin) once(ctx context.Context, m *memo) ([]byte, error) {
+	if err := m.read(); err != nil {
+		return nil, err
+	}
+	pin, err := p.unlock(ctx)
+	if err != nil {
+		m.write(err)
+	}
+	return pin, err
 }
 
 func (p *Plugin) unlock(ctx context.Context) ([]byte, error) {

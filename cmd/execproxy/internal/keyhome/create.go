@@ -1,12 +1,14 @@
 package keyhome
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/signer"
@@ -49,6 +51,30 @@ func create(ctx context.Context, c *config.Config, ref config.KeyRef, o Options,
 		return tpmKey{k}, nil
 	}
 	return keyfile.Create(ref.Path, a)
+}
+
+// CheckStore tries whether a chain can be stored, as far as that can be known.
+func (k *Key) CheckStore() error {
+	if k.cert == "" {
+		return nil
+	}
+	if k.cert != k.ref.Path {
+		text, _, err := certificate.ReadFile("certificate", k.cert)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if bytes.Contains(text, []byte("PRIVATE KEY-----")) {
+			return &config.FieldError{Field: "cert", Err: fmt.Errorf("%s holds another private key, whose certificate would be lost; name a file of its own", k.cert)}
+		}
+		if blocks, err := certificate.Blocks("certificate", k.cert, text); len(text) > 0 && (err != nil || len(blocks) == 0) {
+			return &config.FieldError{Field: "cert", Err: fmt.Errorf("%s is no PEM file, and would be overwritten; name another", k.cert)}
+		}
+	}
+	f, err := os.CreateTemp(filepath.Dir(k.cert), ".execproxy-*")
+	if err != nil {
+		return &config.FieldError{Field: "cert", Err: fmt.Errorf("the certificate cannot be stored: %w; make the directory, or make it writable", err)}
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // Store keeps the chain where the key's is kept, in the place of the one before,

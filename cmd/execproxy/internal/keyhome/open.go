@@ -24,7 +24,7 @@ func Open(ctx context.Context, c *config.Config, o Options) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.check(); err != nil {
+	if err := k.Check(); err != nil {
 		_ = k.Close()
 		return nil, err
 	}
@@ -86,6 +86,9 @@ func open(ctx context.Context, c *config.Config, ref config.KeyRef, o Options) (
 		}
 		return tokenKey{k}, nil
 	case config.HomeTPM:
+		if secret == nil {
+			secret = o.unlocked(c)
+		}
 		k, err := tpm.Open(ctx, o.tpm(c, ref, secret))
 		if err != nil {
 			return nil, err
@@ -127,8 +130,8 @@ func (k *Key) owns(chain []*x509.Certificate) bool {
 	return ok && len(chain) > 0 && public.Equal(chain[0].PublicKey)
 }
 
-// check sees to it that the chain is the key's, and valid now.
-func (k *Key) check() error {
+// Check sees to it that the chain is the key's, and valid now.
+func (k *Key) Check() error {
 	if len(k.chain) == 0 {
 		return fmt.Errorf("key %s: %w in %s: `execproxy key enroll` has the cluster issue one, or name its file with --cert", k.Location(), certificate.ErrNoCertificate, k.CertificateLocation())
 	}
@@ -146,7 +149,7 @@ func (k *Key) With(chain []*x509.Certificate) (*Key, error) {
 	}
 	next := *k
 	next.chain, next.warnings = chain, nil
-	if err := next.check(); err != nil {
+	if err := next.Check(); err != nil {
 		return nil, err
 	}
 	return &next, nil
