@@ -86,7 +86,9 @@ func newSoftHSM(t testing.TB) *softhsm {
 	check(t, os.MkdirAll(filepath.Join(h.dir, "tokens"), 0o700))
 	conf := filepath.Join(h.dir, "softhsm2.conf")
 	check(t, os.WriteFile(conf, fmt.Appendf(nil, "directories.tokendir = %s/tokens\nobjectstore.backend = file\nlog.level = ERROR\n", h.dir), 0o600))
-	h.env = []string{"SOFTHSM2_CONF=" + conf, "SHIM_MODULE=" + h.library, "SHIM_DIR=" + h.dir, childVariable + "=module",
+	// p11-kit's proxy module loads all that the machine has; one of them makes a store
+	// in the working directory where it is told of none.
+	h.env = []string{"TPM2_PKCS11_STORE=" + h.dir, "SOFTHSM2_CONF=" + conf, "SHIM_MODULE=" + h.library, "SHIM_DIR=" + h.dir, childVariable + "=module",
 		"GORACE=atexit_sleep_ms=0"} // the race detector waits for a second at the end of each process
 	t.Cleanup(func() {
 		if t.Failed() {

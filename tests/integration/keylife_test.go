@@ -285,3 +285,21 @@ func TestRenewByHand(t *testing.T) {
 		t.Errorf("%d private keys on the token, want 1:\n%s", n, list)
 	}
 }
+
+// TestNowhereToStore: whoever cannot store the certificate hears of it before an
+// administrator is asked.
+func TestNowhereToStore(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.execproxy("key", "create", "--key", h.path("me.key")).ok(t)
+	other := h.path("other.key")
+	h.execproxy("key", "create", "--key", other).ok(t)
+	cert, key := h.user("nowhere", "enrollers")
+	plain := h.kubeconfig("plain", suite.cluster.API.URL, cert, key)
+	for name, at := range map[string]string{"no directory": h.path("none/me.crt"), "a text": h.file("notes.txt", "my notes\n"), "another key": other} {
+		r := h.execproxy("key", "enroll", "--kubeconfig", plain, "--user", "jane", "--key", h.path("me.key"), "--cert", at, "--timeout", "5s")
+		if r.code != 1 || !strings.Contains(r.stderr, at) && !strings.Contains(r.stderr, "none") || strings.Contains(r.stderr, "approve") || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%s: %s", name, r)
+		}
+	}
+}

@@ -177,9 +177,10 @@ func (r *renewal) bring(ctx context.Context, chain []*x509.Certificate) (*keyhom
 // A Renewal renews a certificate once, outside of a proxy.
 type Renewal struct {
 	renewal
-	key    *keyhome.Key
-	way    *transport.Transport
-	client *enroll.Client
+	key      *keyhome.Key
+	way      *transport.Transport
+	client   *enroll.Client
+	unstored error // why the certificate is not where it belongs
 }
 
 // NewRenewal opens the key and the way to the API server that its present
@@ -208,11 +209,10 @@ func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, pl
 	r.renewal = renewal{
 		config: c, homes: homes, current: func() *keyhome.Key { return r.key }, changing: &sync.Mutex{}, log: log,
 		use: func(k *keyhome.Key, stored error) error {
-			if stored != nil {
-				return stored
+			if r.unstored = stored; stored == nil {
+				r.key = k
 			}
-			r.key = k
-			return nil
+			return stored
 		},
 		tell: func(ctx context.Context) { Reload(ctx, places, "") },
 	}
@@ -221,6 +221,9 @@ func NewRenewal(ctx context.Context, c *config.Config, homes keyhome.Options, pl
 
 // Renew orders the next certificate, has get wait for it, and stores it.
 func (r *Renewal) Renew(ctx context.Context, get func(*enroll.Client, enroll.Order) ([]*x509.Certificate, error)) (*keyhome.Key, error) {
+	if err := r.key.CheckStore(); err != nil { // before an administrator approves
+		return nil, err
+	}
 	key, done, err := r.renewal.key(ctx)
 	if err != nil {
 		return nil, err
@@ -242,6 +245,9 @@ func (r *Renewal) Renew(ctx context.Context, get func(*enroll.Client, enroll.Ord
 	}
 	if err := r.store(ctx, der); err != nil {
 		return nil, err
+	}
+	if r.unstored != nil {
+		return nil, fmt.Errorf("the certificate was issued and is not stored: %w", r.unstored)
 	}
 	return r.key, nil
 }
