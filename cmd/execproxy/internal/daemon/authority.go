@@ -44,7 +44,7 @@ func (d *Daemon) watchAuthority() (stop func()) {
 		}
 		last = now
 		d.log.Info("certificate authority changed", "file", path)
-		d.rotate()
+		_ = d.rotate() // it has logged why
 	}
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -139,6 +139,9 @@ func (d *Daemon) start(ctx context.Context) error {
 	if err := d.connect(ctx); err != nil {
 		return err
 	}
+	if err := d.renew(); err != nil { // before anybody asks for the status
+		return err
+	}
 	for _, path := range d.opt.Sockets {
 		if err := d.listenUnix(ctx, path); err != nil {
 			return err
@@ -161,9 +164,6 @@ func (d *Daemon) start(ctx context.Context) error {
 		}
 	}
 	d.Go(func() { d.id.watch(d.work, d.rotate) })
-	if err := d.renew(); err != nil {
-		return err
-	}
 	d.life.begin()
 	if d.opt.Ready != nil {
 		if err := d.opt.Ready(d); err != nil {
