@@ -39,6 +39,7 @@ type exchange struct {
 	upgrade string // protocol to upgrade to, as the client spelled it
 	body    *body
 	cut     atomic.Bool // see upload
+	left    atomic.Bool // the client went, and nobody had cut its body by then
 	signed  bool
 	took    time.Duration
 }
@@ -60,6 +61,7 @@ func (x *exchange) watch() (stop func()) {
 	x.ctx = ctx
 	context.AfterFunc(parent, func() {
 		if !x.cut.Load() {
+			x.left.Store(true) // before the transport closes the body, which cuts it
 			cancel()
 		}
 	})
@@ -67,7 +69,9 @@ func (x *exchange) watch() (stop func()) {
 }
 
 // gone reports whether the client has left.
-func (x *exchange) gone() bool { return x.r.Context().Err() != nil && !x.cut.Load() }
+func (x *exchange) gone() bool {
+	return x.left.Load() || x.r.Context().Err() != nil && !x.cut.Load()
+}
 
 // run does it all; a returned error means that nothing was answered yet.
 func (x *exchange) run() error {
