@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	userPIN = "1234"
+	userPIN = "pin-2718"
 	// patience is for what must happen, and takes as long as the machine is slow.
 	patience = 30 * time.Second
 )

@@ -124,7 +124,7 @@ func (k *soft) SupportedSignatureAlgorithms() []tls.SignatureScheme { return k.h
 func (k *soft) Format(f fmt.State, verb rune)                       { _, _ = io.WriteString(f, k.home.format(k, verb)) }
 
 // short is the patience where it is meant to end.
-const short = 500 * time.Millisecond
+const short = 1500 * time.Millisecond
 
 // hang ends with the test.
 var hang = make(chan struct{})

@@ -156,7 +156,7 @@ func (f *faulty) fails(within time.Duration, want ...string) (body string) {
 			f.t.Errorf("%q does not say %q", body, w)
 		}
 	}
-	if strings.Contains(body, "1234") {
+	if strings.Contains(body, "pin-2718") {
 		f.t.Errorf("the PIN stands in %q", body)
 	}
 	var status struct{ Message string }
@@ -169,10 +169,10 @@ func (f *faulty) fails(within time.Duration, want ...string) (body string) {
 func TestTokenGoesAndComes(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	hsm, tok := h.softHSM("execproxy", "1234")
+	hsm, tok := h.softHSM("execproxy", "pin-2718")
 	kit := h.p11Kit(tok)
 	shim := h.shim(kit.Module)
-	pin := h.file("pin", "1234\n")
+	pin := h.file("pin", "pin-2718\n")
 	f := h.faulty(h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", pin))
 	f.works()
 	f.counting(shim)
@@ -199,9 +199,9 @@ func TestTokenGoesAndComes(t *testing.T) {
 func TestModuleFails(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	hsm, _ := h.softHSM("execproxy", "1234")
+	hsm, _ := h.softHSM("execproxy", "pin-2718")
 	shim := h.shim(hsm.Module)
-	pin := h.file("pin", "1234\n")
+	pin := h.file("pin", "pin-2718\n")
 	f := h.faulty(h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", pin))
 	f.works()
 	f.counting(shim)
@@ -269,9 +269,9 @@ func TestTPMRestarts(t *testing.T) {
 func TestWrongPIN(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	hsm, _ := h.softHSM("execproxy", "1234")
+	hsm, _ := h.softHSM("execproxy", "pin-2718")
 	shim := h.shim(hsm.Module)
-	pin := h.file("pin", "1234\n")
+	pin := h.file("pin", "pin-2718\n")
 	flags := h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", pin)
 	cert, helper := h.user("helper", "dev")
 	kc := h.proxied(append([]string{"--kubeconfig", h.kubeconfig("plain", suite.cluster.API.URL, cert, helper), "--auth", "mtls", "--renew", "off"}, flags...)...)
@@ -281,11 +281,11 @@ func TestWrongPIN(t *testing.T) {
 		must(t, err)
 		return n
 	}
-	h.file("pin", "9999\n")
+	h.file("pin", "bad-2718\n")
 	before, message := logins(), ""
 	for i := range 3 {
 		r := h.kubectl(kc, "get", "namespaces")
-		if r.code == 0 || !strings.Contains(r.stderr, "PIN") || strings.Contains(r.stderr, "9999") {
+		if r.code == 0 || !strings.Contains(r.stderr, "PIN") || strings.Contains(r.stderr, "bad-2718") {
 			t.Errorf("call %d with a wrong PIN: %s", i, r)
 		}
 		if i == 0 {
@@ -297,7 +297,7 @@ func TestWrongPIN(t *testing.T) {
 	if wrong != 1 {
 		t.Errorf("%d logins with a wrong PIN, want 1", wrong)
 	}
-	h.file("pin.new", "1234\n")
+	h.file("pin.new", "pin-2718\n")
 	must(t, os.Rename(h.path("pin.new"), h.path("pin")))
 	begin := time.Now()
 	if got := whoami(t, h, kc); got != "jane" {
@@ -340,14 +340,14 @@ func lastLine(text, word string) (found string) {
 func TestKeyMessages(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	hsm, _ := h.softHSM("twice", "1234")
-	_, err := hsm.InitToken(t.Context(), "twice", "1234")
+	hsm, _ := h.softHSM("twice", "pin-2718")
+	_, err := hsm.InitToken(t.Context(), "twice", "pin-2718")
 	must(t, err)
-	_, err = hsm.InitToken(t.Context(), "one", "1234")
+	_, err = hsm.InitToken(t.Context(), "one", "pin-2718")
 	must(t, err)
 	tpm := h.swtpm()
-	pin := h.file("pin", "1234\n")
-	open := h.file("open", "1234\n")
+	pin := h.file("pin", "pin-2718\n")
+	open := h.file("open", "pin-2718\n")
 	must(t, os.Chmod(open, 0o644))
 	soft := []string{"--pkcs11-module", hsm.Module, "--pin-source", pin}
 	for _, tc := range []struct {
@@ -371,7 +371,7 @@ func TestKeyMessages(t *testing.T) {
 		{"file missing", []string{"--key", h.path("none.pem")}, 1, []string{"none.pem"}},
 	} {
 		r := h.execproxy(append([]string{"key", "show"}, tc.args...)...)
-		if r.code != tc.code || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "1234") {
+		if r.code != tc.code || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "pin-2718") {
 			t.Errorf("%s: %s; want exit code %d and one line", tc.name, r, tc.code)
 			continue
 		}

@@ -28,8 +28,8 @@ type keyHome struct {
 }
 
 func onSoftHSM(h *home) (string, []string) {
-	hsm, _ := h.softHSM("execproxy", "1234")
-	pin := h.file("pin", "1234\n")
+	hsm, _ := h.softHSM("execproxy", "pin-2718")
+	pin := h.file("pin", "pin-2718\n")
 	return "pkcs11:token=execproxy;object=me", []string{"--pkcs11-module", hsm.Module, "--pin-source", pin}
 }
 
@@ -256,9 +256,9 @@ func TestRenewByHand(t *testing.T) {
 	const user = "by-hand"
 	var tok *token.Token
 	k := keyHome{"softhsm", "ECDSA P-256", "ec-p256", "off", func(h *home) (string, []string) {
-		hsm, made := h.softHSM("execproxy", "1234")
+		hsm, made := h.softHSM("execproxy", "pin-2718")
 		tok = made
-		return "pkcs11:token=execproxy;object=me", []string{"--pkcs11-module", hsm.Module, "--pin-source", h.file("pin", "1234\n")}
+		return "pkcs11:token=execproxy;object=me", []string{"--pkcs11-module", hsm.Module, "--pin-source", h.file("pin", "pin-2718\n")}
 	}}
 	flags, plain := k.enrolled(t, h, user, "dev", "enrollers")
 	kc := h.proxied(append([]string{"--kubeconfig", plain, "--auth", "mtls", "--renew", k.renew}, flags...)...)

@@ -69,9 +69,9 @@ func (tty *terminal) types(text string) {
 func TestPINTyped(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	hsm, _ := h.softHSM("execproxy", "1234")
+	hsm, _ := h.softHSM("execproxy", "pin-2718")
 	shim := h.shim(hsm.Module)
-	flags := h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", h.file("pin", "1234\n"))
+	flags := h.certified("pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module, "--pin-source", h.file("pin", "pin-2718\n"))
 	for i, f := range flags { // from now on nobody tells the PIN
 		if f == "--pin-source" {
 			flags = append(flags[:i:i], flags[i+2:]...)
@@ -89,12 +89,12 @@ func TestPINTyped(t *testing.T) {
 	}
 	tty, wait := h.onTerminal(suite.kubectl, "--kubeconfig="+kc, "auth", "whoami")
 	tty.shown.await(t, "PIN of token execproxy")
-	tty.types("1234\n")
+	tty.types("pin-2718\n")
 	tty.shown.await(t, "jane")
 	if code := wait(); code != 0 {
 		t.Fatalf("kubectl ended with %d: %s", code, tty.shown)
 	}
-	if shown := tty.shown.String(); strings.Contains(shown, "1234") || strings.Count(shown, "PIN of token") != 1 {
+	if shown := tty.shown.String(); strings.Contains(shown, "pin-2718") || strings.Count(shown, "PIN of token") != 1 {
 		t.Errorf("the terminal shows:\n%s", shown)
 	}
 	if got := whoami(t, h, kc); got != "jane" { // no terminal
@@ -111,7 +111,7 @@ func TestPINTyped(t *testing.T) {
 	must(t, os.RemoveAll(h.path("home/.kube/cache")))
 	tty, wait = h.onTerminal(suite.kubectl, "--kubeconfig="+kc, "get", "namespaces")
 	tty.shown.await(t, "PIN of token execproxy")
-	tty.types("9999\n")
+	tty.types("bad-2718\n")
 	if code := wait(); code == 0 || strings.Count(tty.shown.String(), "PIN of token execproxy (") > 1 {
 		t.Errorf("kubectl ended with %d:\n%s", code, tty.shown)
 	}
@@ -122,9 +122,9 @@ func TestPINTyped(t *testing.T) {
 	// A wrong one is tried once, and nothing keeps running.
 	tty, wait = h.onTerminal(h.bin, "key", "show", "--key", "pkcs11:token=execproxy;object=me", "--pkcs11-module", shim.Module)
 	tty.shown.await(t, "PIN of token execproxy")
-	tty.types("9999\n")
+	tty.types("bad-2718\n")
 	tty.shown.await(t, "the PIN was refused")
-	if code := wait(); code != 1 || strings.Contains(tty.shown.String(), "9999") {
+	if code := wait(); code != 1 || strings.Contains(tty.shown.String(), "bad-2718") {
 		t.Errorf("a wrong PIN: exit code %d\n%s", code, tty.shown)
 	}
 	// Ctrl-C at the prompt.

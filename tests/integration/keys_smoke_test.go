@@ -60,7 +60,7 @@ func TestKeysSmoke(t *testing.T) {
 	controller := certificateController(t)
 	t.Logf("the certificate controllers are ready after %v, %d MiB resident", time.Since(begin), memoryOf(t, controller.PID(), "VmRSS")>>20)
 	h := newHome(t)
-	_, tok := h.softHSM("execproxy", "1234")
+	_, tok := h.softHSM("execproxy", "pin-2718")
 	tpm := h.swtpm()
 	made := func(key crypto.Signer, err error) crypto.Signer {
 		t.Helper()
