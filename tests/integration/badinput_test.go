@@ -371,7 +371,5 @@ func TestWorldReadableKey(t *testing.T) {
 		t.Errorf("no warning about %s in the log: %s", key, &logged)
 	}
 	s := h.serve(upstreamFlags(suite.cluster.API.URL, cert, key)...)
-	if !strings.Contains(s.stderr.String(), key) {
-		t.Errorf("no warning about %s from serve: %s", key, s.stderr)
-	}
+	s.stderr.await(t, key)
 }
