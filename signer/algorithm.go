@@ -1,6 +1,10 @@
 package signer
 
 import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
 	"fmt"
 	"strings"
 )
@@ -33,4 +37,17 @@ func ParseAlgorithm(s string) (Algorithm, error) {
 		names = append(names, string(a))
 	}
 	return "", fmt.Errorf("%q is no kind of key; it is one of %s", s, strings.Join(names, ", "))
+}
+
+// Kind names the algorithm and the size of a key: "ECDSA P-256", "RSA 2048", "Ed25519".
+func Kind(public crypto.PublicKey) string {
+	switch public := public.(type) {
+	case *ecdsa.PublicKey:
+		return "ECDSA " + public.Curve.Params().Name
+	case *rsa.PublicKey:
+		return fmt.Sprintf("RSA %d", public.N.BitLen())
+	case ed25519.PublicKey:
+		return "Ed25519"
+	}
+	return fmt.Sprintf("%T", public)
 }

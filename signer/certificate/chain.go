@@ -53,11 +53,11 @@ func Check(chain []*x509.Certificate, public crypto.PublicKey, path string, now 
 	if len(chain) == 0 {
 		return noCertificate(path)
 	}
-	if !belongs(chain[0], public) {
+	if !Belongs(chain[0], public) {
 		e := &Error{What: "certificate", Path: path, Err: ErrMismatch,
 			Cure: "use the certificate that was issued for this key"}
 		for i, c := range chain[1:] {
-			if belongs(c, public) {
+			if Belongs(c, public) {
 				e.Detail, e.Cure = fmt.Sprintf("the key's is number %d", i+2), "put it first"
 			}
 		}
@@ -74,7 +74,8 @@ func Check(chain []*x509.Certificate, public crypto.PublicKey, path string, now 
 	return nil
 }
 
-func belongs(c *x509.Certificate, public crypto.PublicKey) bool {
+// Belongs reports a certificate that was issued for the key.
+func Belongs(c *x509.Certificate, public crypto.PublicKey) bool {
 	own, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && own.Equal(public)
 }

@@ -51,12 +51,6 @@ func (e *Error) Unwrap() error { return e.Err }
 // HasCure reports that the text says already what mends it.
 func (e *Error) HasCure() bool { return e.Cure != "" }
 
-// causeError is one of the Err values with what the operating system said.
-type causeError struct{ err, cause error }
-
-func (e causeError) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
-func (e causeError) Unwrap() []error { return []error{e.err, e.cause} }
-
 // missingError is ErrMissing and fs.ErrNotExist, said once.
 type missingError struct{}
 

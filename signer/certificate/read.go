@@ -32,15 +32,15 @@ func ReadFile(what, path string) ([]byte, fs.FileInfo, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(missingError{}, "check the path")
 	case errors.Is(err, fs.ErrPermission):
-		return fail(causeError{ErrUnreadable, fs.ErrPermission}, "make it readable for the user that runs this: chown it to them, chmod 600")
+		return fail(fmt.Errorf("%w: %w", ErrUnreadable, fs.ErrPermission), "make it readable for the user that runs this: chown it to them, chmod 600")
 	case err != nil:
-		return fail(causeError{ErrUnreadable, plain(err)}, "")
+		return fail(fmt.Errorf("%w: %w", ErrUnreadable, plain(err)), "")
 	case !info.Mode().IsRegular():
 		return fail(ErrNotRegular, "name a PEM file")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
-		return fail(causeError{ErrUnreadable, plain(err)}, "")
+		return fail(fmt.Errorf("%w: %w", ErrUnreadable, plain(err)), "")
 	}
 	if len(text) > MaxFile {
 		return fail(ErrTooLarge, "name a PEM file")

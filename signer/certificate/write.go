@@ -45,7 +45,7 @@ func Replace(path string, chain [][]byte) error {
 		return err
 	}
 	if err := write(target, append(kept, PEM(chain)...), info); err != nil {
-		e := &Error{What: "certificate", Path: path, Err: causeError{ErrUnwritable, plain(err)}}
+		e := &Error{What: "certificate", Path: path, Err: fmt.Errorf("%w: %w", ErrUnwritable, plain(err))}
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			e.Cure = "make its directory " + filepath.Dir(target) + " writable for the user that runs this"

@@ -214,15 +214,7 @@ func (k *Key) Equal(other *Key) bool {
 
 // String tells the kind of key and whose it is.
 func (k *Key) String() string {
-	kind := "key"
-	switch public := k.private.Public().(type) {
-	case *ecdsa.PublicKey:
-		kind = "ECDSA " + public.Curve.Params().Name
-	case *rsa.PublicKey:
-		kind = fmt.Sprintf("RSA %d", public.N.BitLen())
-	case ed25519.PublicKey:
-		kind = "Ed25519"
-	}
+	kind := signer.Kind(k.Public())
 	if k.leaf == nil {
 		return kind + " key without certificate"
 	}

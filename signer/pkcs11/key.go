@@ -3,8 +3,6 @@ package pkcs11
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -79,13 +77,7 @@ func (k *Key) Location() string { return k.uri.text([]string{"module-name", "mod
 
 // String tells the kind of key, whose it is and where it is.
 func (k *Key) String() string {
-	kind := "key"
-	switch public := k.public.(type) {
-	case *ecdsa.PublicKey:
-		kind = "ECDSA " + public.Curve.Params().Name + " key"
-	case *rsa.PublicKey:
-		kind = fmt.Sprintf("RSA %d key", public.N.BitLen())
-	}
+	kind := signer.Kind(k.public) + " key"
 	if k.leaf != nil {
 		kind += " of " + k.leaf.Subject.String()
 	}

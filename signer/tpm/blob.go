@@ -51,15 +51,15 @@ func readBlob(at place) (*blob, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, at.fail(causeError{ErrNoKey, fs.ErrNotExist}, "", "check the path, or make one with `execproxy key create`")
+		return nil, at.fail(fmt.Errorf("%w: %w", ErrNoKey, fs.ErrNotExist), "", "check the path, or make one with `execproxy key create`")
 	case err != nil:
-		return nil, at.fail(causeError{ErrNoKey, plain(err)}, "", "make it readable for the user that runs this")
+		return nil, at.fail(fmt.Errorf("%w: %w", ErrNoKey, plain(err)), "", "make it readable for the user that runs this")
 	case !info.Mode().IsRegular():
 		return nil, at.fail(ErrMalformed, "no regular file", "name a file")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, at.fail(causeError{ErrNoKey, plain(err)}, "", "")
+		return nil, at.fail(fmt.Errorf("%w: %w", ErrNoKey, plain(err)), "", "")
 	}
 	b, err := parseBlob(at, text)
 	if err != nil {

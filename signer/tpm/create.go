@@ -255,7 +255,7 @@ func vacant(at place) error {
 	case err == nil:
 		return at.fail(ErrExists, "", "choose another path, or remove it: its key would be lost")
 	case !errors.Is(err, fs.ErrNotExist):
-		return at.fail(causeError{ErrUnwritable, plain(err)}, "", "check the path")
+		return at.fail(fmt.Errorf("%w: %w", ErrUnwritable, plain(err)), "", "check the path")
 	}
 	if info, err := os.Stat(filepath.Dir(at.file)); err != nil || !info.IsDir() {
 		return at.fail(ErrUnwritable, "its directory does not exist", "make it with `mkdir -m 700 -p "+filepath.Dir(at.file)+"`")
@@ -273,7 +273,7 @@ func writeNew(at place, text []byte) (err error) {
 		if errors.As(err, &link) {
 			err = link.Err
 		}
-		return at.fail(causeError{ErrUnwritable, plain(err)}, "", "check the directory's owner, mode and space")
+		return at.fail(fmt.Errorf("%w: %w", ErrUnwritable, plain(err)), "", "check the directory's owner, mode and space")
 	}
 	f, err := os.CreateTemp(filepath.Dir(at.file), ".tpm-key-*") // mode 0600
 	if err != nil {
@@ -317,7 +317,7 @@ func (k *Key) Destroy(ctx context.Context) error {
 			return k.fail(ErrOtherTPM, "another key lies there now", "")
 		}
 		if err := os.Remove(k.place.file); err != nil {
-			return k.fail(causeError{ErrUnwritable, plain(err)}, "it cannot be removed", "remove it by hand")
+			return k.fail(fmt.Errorf("%w: %w", ErrUnwritable, plain(err)), "it cannot be removed", "remove it by hand")
 		}
 		return k.Close()
 	}

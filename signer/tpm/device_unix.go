@@ -4,6 +4,7 @@ package tpm
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
@@ -55,7 +56,7 @@ func dialOne(name string) (transport.TPMCloser, error) {
 }
 
 func noDevice(name string, err error) error {
-	e := &Error{Where: "TPM " + name, Err: causeError{ErrNoDevice, plain(err)}}
+	e := &Error{Where: "TPM " + name, Err: fmt.Errorf("%w: %w", ErrNoDevice, plain(err))}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		e.Cure = "let this user at it: `usermod -aG tss USER`, and log in again"

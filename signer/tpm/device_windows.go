@@ -1,6 +1,7 @@
 package tpm
 
 import (
+	"fmt"
 	"github.com/google/go-tpm/tpm2/transport"
 	"github.com/google/go-tpm/tpm2/transport/windowstpm"
 )
@@ -17,7 +18,7 @@ func dial(device string) (transport.TPMCloser, error) {
 	}
 	t, err := windowstpm.Open()
 	if err != nil {
-		return nil, &Error{Where: "TPM", Err: causeError{ErrNoDevice, err}, Cure: "switch it on in the firmware's setup; `Get-Tpm` shows its state"}
+		return nil, &Error{Where: "TPM", Err: fmt.Errorf("%w: %w", ErrNoDevice, err), Cure: "switch it on in the firmware's setup; `Get-Tpm` shows its state"}
 	}
 	return t, nil
 }

@@ -50,12 +50,6 @@ func (e *Error) Unwrap() error { return e.Err }
 // HasCure tells whoever wraps the error that nothing needs to be added.
 func (e *Error) HasCure() bool { return e.Cure != "" }
 
-// causeError is one of the Err values with what lies behind it.
-type causeError struct{ err, cause error }
-
-func (e causeError) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
-func (e causeError) Unwrap() []error { return []error{e.err, e.cause} }
-
 // timeoutError is ErrTimeout and context.DeadlineExceeded, said once.
 type timeoutError struct{}
 

@@ -3,8 +3,6 @@ package tpm
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/rsa"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -128,7 +126,7 @@ func (k *Key) late(cause error) error {
 	case errors.Is(cause, ErrClosed):
 		return k.fail(ErrClosed, "", "")
 	case errors.Is(cause, context.Canceled):
-		return k.fail(causeError{ErrTimeout, cause}, "", "")
+		return k.fail(fmt.Errorf("%w: %w", ErrTimeout, cause), "", "")
 	}
 	return k.fail(timeoutError{}, "", "if it goes on, restart the machine: the TPM hangs")
 }
@@ -141,7 +139,7 @@ func (k *Key) Public() crypto.PublicKey { return k.public }
 func (k *Key) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
 	s, err := pick(k.schemes, digest, opts)
 	if err != nil {
-		return nil, k.fail(causeError{ErrUnsupported, err}, "", "")
+		return nil, k.fail(fmt.Errorf("%w: %w", ErrUnsupported, err), "", "")
 	}
 	digest = append([]byte(nil), digest...) // the owner may still read it when we have given up
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
@@ -194,13 +192,7 @@ func (k *Key) Close() error {
 
 // String tells the kind of key and where it is.
 func (k *Key) String() string {
-	kind := "key"
-	switch public := k.public.(type) {
-	case *ecdsa.PublicKey:
-		kind = "ECDSA " + public.Curve.Params().Name + " key"
-	case *rsa.PublicKey:
-		kind = fmt.Sprintf("RSA %d key", public.N.BitLen())
-	}
+	kind := signer.Kind(k.public) + " key"
 	return kind + " in " + k.place.String()
 }
 

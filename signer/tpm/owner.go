@@ -179,7 +179,7 @@ func (w *owner) load(ctx context.Context) (l *loaded, err error) {
 	if err != nil {
 		clear(password)
 		if w.begun {
-			err = w.home.fail(causeError{ErrLost, err}, "", "")
+			err = w.home.fail(fmt.Errorf("%w: %w", ErrLost, err), "", "")
 		}
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (w *owner) ask(ctx context.Context) ([]byte, error) {
 	}
 	password, err := w.o.Password.Secret(ctx)
 	if err != nil {
-		return nil, w.home.fail(causeError{ErrPassword, err}, "", "")
+		return nil, w.home.fail(fmt.Errorf("%w: %w", ErrPassword, err), "", "")
 	}
 	if len(password) == 0 {
 		if b != nil && b.auth == authNeeded {
@@ -249,17 +249,17 @@ func (w *owner) explain(l *loaded, err error) (_ error, lost bool) {
 		w.drop() // nobody knows how far the TPM has come
 		return w.key.late(cause), false
 	case full(err):
-		return h.fail(causeError{ErrBusy, err}, "", "other programs fill the TPM: use /dev/tpmrm0, or flush what they left with `tpm2_flushcontext --transient-object` and `--loaded-session`"), false
+		return h.fail(fmt.Errorf("%w: %w", ErrBusy, err), "", "other programs fill the TPM: use /dev/tpmrm0, or flush what they left with `tpm2_flushcontext --transient-object` and `--loaded-session`"), false
 	case is(err, tpm2.TPMRCFailure):
 		w.drop()
-		return h.fail(causeError{ErrLost, err}, "", "restart the machine"), false
+		return h.fail(fmt.Errorf("%w: %w", ErrLost, err), "", "restart the machine"), false
 	case gone(err), errors.Is(err, errSignature), errors.Is(err, errSalt), code(err) == 0:
 		w.drop()
-		return h.fail(causeError{ErrLost, plain(err)}, "", ""), true
+		return h.fail(fmt.Errorf("%w: %w", ErrLost, plain(err)), "", ""), true
 	}
 	// A key that could once sign is not the same any more.
 	w.drop()
-	return h.fail(causeError{ErrUnsupported, err}, "", "make an EC P-256 key with `execproxy key create`"), w.begun
+	return h.fail(fmt.Errorf("%w: %w", ErrUnsupported, err), "", "make an EC P-256 key with `execproxy key create`"), w.begun
 }
 
 // refuse notes that the TPM took the password for wrong.

@@ -256,11 +256,13 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 	})
 }
 
-// complete checks the sum of all sources. What a flag said is wrong usage.
-func (o *options) complete(c *config.Config) error {
-	err := c.Complete()
+// complete checks the sum of all sources.
+func (o *options) complete(c *config.Config) error { return o.usage(c.Complete()) }
+
+// usage makes wrong usage of what a flag said, or should have.
+func (o *options) usage(err error, required ...string) error {
 	var field *config.FieldError
-	if errors.As(err, &field) && field.Source == "" && o.set.Changed(field.Field) {
+	if errors.As(err, &field) && field.Source == "" && (o.set.Changed(field.Field) || slices.Contains(required, field.Field)) {
 		return &usageError{fmt.Errorf("--%s: %w", field.Field, field.Err)}
 	}
 	return err

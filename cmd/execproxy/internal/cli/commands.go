@@ -79,7 +79,7 @@ time.`,
 			flags: outputFlag, run: runVersion,
 		},
 		{name: daemon.Command, hidden: true, run: runDaemon},
-		{name: moduleCommand, hidden: true, run: runModule},
+		{name: daemon.ModuleCommand, hidden: true, run: runModule},
 		{name: "docs", hidden: true, args: "man|flags", run: runDocs},
 	}
 }

@@ -2,13 +2,8 @@ package cli
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
 	"github.com/execproxy/execproxy/signer"
@@ -113,7 +109,7 @@ func (o *options) loadKey(w *world) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, o.usage(c.CompleteKey())
+	return c, o.usage(c.CompleteKey(), "key")
 }
 
 // keyOptions are what homes need of this process. Whoever runs a command of the
@@ -123,13 +119,9 @@ func (w *world) keyOptions() (keyhome.Options, error) {
 	if err != nil {
 		return keyhome.Options{}, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return keyhome.Options{}, fmt.Errorf("finding the execproxy binary: %w", err)
-	}
-	return keyhome.Options{
-		Module: []string{self, moduleCommand}, Environ: w.environ, State: p.State, Getenv: w.getenv, Ask: true, Kept: &keyhome.Kept{},
-	}, nil
+	o, err := daemon.Homes(p, w.environ)
+	o.Ask = true
+	return o, err
 }
 
 // runKeyCreate makes a key.
@@ -191,10 +183,7 @@ func runKeyShow(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	defer k.Close()
-	s, err := show(k)
-	if err != nil {
-		return err
-	}
+	s := show(k)
 	if o.output == "json" {
 		return printJSON(w, s)
 	}
@@ -212,15 +201,9 @@ func runKeyShow(ctx context.Context, w *world, o *options) error {
 	return nil
 }
 
-func show(k *keyhome.Key) (*shownKey, error) {
-	spki, err := x509.MarshalPKIXPublicKey(k.Public())
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(spki)
+func show(k *keyhome.Key) *shownKey {
 	s := &shownKey{
-		Home: k.Home(), Location: k.Location(), Kind: k.Kind(), Fingerprint: "sha256:" + hex.EncodeToString(sum[:]),
-		Warnings: k.Warnings(),
+		Home: k.Home(), Location: k.Location(), Kind: k.Kind(), Fingerprint: "sha256:" + k.Fingerprint(), Warnings: k.Warnings(),
 	}
 	for _, scheme := range k.Schemes() {
 		s.Schemes = append(s.Schemes, scheme.String())
@@ -234,7 +217,7 @@ func show(k *keyhome.Key) (*shownKey, error) {
 			Serial: leaf.SerialNumber.Text(16), NotBefore: leaf.NotBefore.UTC(), NotAfter: leaf.NotAfter.UTC(),
 		}
 	}
-	return s, nil
+	return s
 }
 
 // openKey opens the key, with its certificate if it has one.
@@ -287,23 +270,6 @@ func (o *options) subject(k *keyhome.Key) (pkix.Name, error) {
 		return pkix.Name{}, usagef("the key has no certificate yet; say whom it is for: --user NAME, and --group NAME for each group")
 	}
 	return pkix.Name{CommonName: leaf.Subject.CommonName, Organization: leaf.Subject.Organization}, nil
-}
-
-// usage makes wrong usage of what a flag said.
-func (o *options) usage(err error) error {
-	var field *config.FieldError
-	if errors.As(err, &field) && field.Source == "" && (o.set.Changed(field.Field) || field.Field == "key") {
-		return &usageError{fmt.Errorf("--%s: %w", field.Field, field.Err)}
-	}
-	return err
-}
-
-// signerName is who issues the certificate of a user.
-func signerName(c *config.Config, user string, groups []string) string {
-	if c.SignerName != "" {
-		return c.SignerName
-	}
-	return enroll.DefaultSigner(pkix.Name{CommonName: user, Organization: groups})
 }
 
 // unlock is what the plugin hands to the daemon, which can ask nobody.

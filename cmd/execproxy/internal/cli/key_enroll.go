@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
+	"github.com/execproxy/execproxy/signer/certificate"
 )
 
 // interruptible ends a context with Ctrl-C, so that what was begun is cleaned up.
@@ -55,7 +55,7 @@ func runKeyEnroll(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	chain, err := o.request(ctx, w, client, enroll.Order{CSR: csr, SignerName: signerName(c, subject.CommonName, subject.Organization), Expiration: o.expiration})
+	chain, err := o.request(ctx, w, client, enroll.Order{CSR: csr, SignerName: c.SignerName, Expiration: o.expiration})
 	if err != nil {
 		return err
 	}
@@ -117,27 +117,14 @@ func (o *options) request(ctx context.Context, w *world, client *enroll.Client, 
 	case err != nil:
 		return nil, err
 	}
-	return decodeChain(text)
-}
-
-func decodeChain(text []byte) (chain []*x509.Certificate, err error) {
-	for {
-		var b *pem.Block
-		if b, text = pem.Decode(text); b == nil {
-			return chain, nil
-		}
-		c, err := x509.ParseCertificate(b.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("the certificate that was issued: %w", err)
-		}
-		chain = append(chain, c)
-	}
+	return certificate.Parse("", text)
 }
 
 // A progress tells somebody who waits what for, a line for each news, and on a
 // terminal that we still live.
 type progress struct {
 	out   io.Writer
+	live  bool // out is a terminal
 	begin time.Time
 
 	mu   sync.Mutex // guards out
@@ -147,7 +134,7 @@ type progress struct {
 func newProgress(out io.Writer) *progress {
 	p := &progress{out: out, begin: time.Now(), stop: func() {}}
 	f, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if p.live = ok && term.IsTerminal(int(f.Fd())); !p.live {
 		return p
 	}
 	quit := make(chan struct{})
@@ -175,7 +162,7 @@ func newProgress(out io.Writer) *progress {
 func (p *progress) say(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if f, ok := p.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if p.live {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
 	fmt.Fprintf(p.out, "execproxy: %s\n", text)

@@ -6,8 +6,5 @@ import (
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
 )
 
-// moduleCommand is the hidden command by which a proxy runs a PKCS#11 library in
-// a process of its own.
-const moduleCommand = daemon.ModuleCommand
-
+// runModule is the process that a PKCS#11 library runs in.
 func runModule(_ context.Context, _ *world, _ *options) error { return daemon.Module() }

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -176,7 +174,7 @@ func runDemo(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return fmt.Errorf("finding the execproxy binary: %w", err)
 	}
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(ctx)
 	defer stop()
 	out, ok := w.stdout.(*os.File)
 	return demo.Run(ctx, demo.Options{Executable: self, Out: w.stdout, Color: ok && term.IsTerminal(int(out.Fd()))})

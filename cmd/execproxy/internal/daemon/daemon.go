@@ -125,10 +125,11 @@ func (d *Daemon) end(why cause) {
 
 // start builds everything, dials the API server, listens, and says so.
 func (d *Daemon) start(ctx context.Context) error {
-	homes, err := d.keyOptions()
+	homes, err := Homes(d.opt.Places, d.opt.Environ)
 	if err != nil {
 		return err
 	}
+	homes.PIN, homes.Ask, homes.Detached = d.opt.PIN, d.opt.Terminal, !d.opt.Terminal
 	if d.id, err = newIdentity(ctx, d.config, homes, d.log); err != nil {
 		return err
 	}

@@ -2,10 +2,7 @@ package daemon
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"runtime"
@@ -23,17 +20,15 @@ type keyMeter struct {
 	home string // file, tpm or pkcs11
 }
 
-// keyOptions are what homes of keys need of this process.
-func (d *Daemon) keyOptions() (keyhome.Options, error) {
+// Homes are what homes of keys need of a process of ours.
+func Homes(p Places, environ []string) (keyhome.Options, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return keyhome.Options{}, fmt.Errorf("finding the execproxy binary: %w", err)
 	}
 	return keyhome.Options{
-		Module: []string{self, ModuleCommand}, Program: program(self), Environ: d.opt.Environ, State: d.opt.Places.State, PIN: d.opt.PIN,
-		Ask: d.opt.Terminal, Detached: !d.opt.Terminal,
-		Kept:   &keyhome.Kept{},
-		Getenv: func(name string) string { return variable(d.opt.Environ, name) },
+		Module: []string{self, ModuleCommand}, Program: program(self), Environ: environ, State: p.State, Kept: &keyhome.Kept{},
+		Getenv: func(name string) string { return variable(environ, name) },
 	}, nil
 }
 
@@ -80,15 +75,11 @@ func (id *identity) meterOf(print string) *keyMeter {
 	return nil
 }
 
-// fingerprint is the beginning of the SHA-256 of the public key (SPKI): enough to
-// tell the keys of one proxy apart.
+// fingerprint is the beginning of the key's: enough to tell the keys of one proxy
+// apart.
 func fingerprint(k *keyhome.Key) string {
-	spki, err := x509.MarshalPKIXPublicKey(k.Public())
-	if err != nil {
-		return "unknown"
-	}
-	sum := sha256.Sum256(spki)
-	return hex.EncodeToString(sum[:8])
+	all := k.Fingerprint()
+	return all[:min(len(all), 16)]
 }
 
 // certificate is the key's, nil without one. What it signs is counted.

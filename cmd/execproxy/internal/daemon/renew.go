@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/x509"
@@ -122,16 +123,16 @@ func (r *renewal) key(ctx context.Context) (crypto.Signer, func(), error) {
 	}, nil
 }
 
-// store keeps the certificate in the key's home, and brings it into use.
+// store keeps the certificate, DER, in the key's home, and brings it into use.
 func (r *renewal) store(ctx context.Context, der [][]byte) error {
-	chain := make([]*x509.Certificate, 0, len(der))
-	for _, b := range der {
-		c, err := x509.ParseCertificate(b)
-		if err != nil {
-			return err
-		}
-		chain = append(chain, c)
+	chain, err := x509.ParseCertificates(bytes.Join(der, nil))
+	if err != nil {
+		return err
 	}
+	return r.keep(ctx, chain)
+}
+
+func (r *renewal) keep(ctx context.Context, chain []*x509.Certificate) error {
 	old, err := r.bring(ctx, chain)
 	if err != nil {
 		return err
@@ -239,11 +240,7 @@ func (r *Renewal) Renew(ctx context.Context, get func(*enroll.Client, enroll.Ord
 	if err != nil {
 		return nil, err
 	}
-	der := make([][]byte, 0, len(chain))
-	for _, c := range chain {
-		der = append(der, c.Raw)
-	}
-	if err := r.store(ctx, der); err != nil {
+	if err := r.keep(ctx, chain); err != nil {
 		return nil, err
 	}
 	if r.unstored != nil {

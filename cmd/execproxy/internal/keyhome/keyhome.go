@@ -5,11 +5,10 @@ package keyhome
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -155,16 +154,16 @@ func (k *Key) CertificateLocation() string {
 }
 
 // Kind is the key's algorithm and size.
-func (k *Key) Kind() string {
-	switch public := k.Public().(type) {
-	case *ecdsa.PublicKey:
-		return "ECDSA " + public.Curve.Params().Name
-	case *rsa.PublicKey:
-		return fmt.Sprintf("RSA %d", public.N.BitLen())
-	case ed25519.PublicKey:
-		return "Ed25519"
+func (k *Key) Kind() string { return signer.Kind(k.Public()) }
+
+// Fingerprint is the SHA-256 of the public key (SPKI), in hex.
+func (k *Key) Fingerprint() string {
+	spki, err := x509.MarshalPKIXPublicKey(k.Public())
+	if err != nil {
+		return "unknown" // no key of TLS
 	}
-	return fmt.Sprintf("%T", k.Public())
+	sum := sha256.Sum256(spki)
+	return hex.EncodeToString(sum[:])
 }
 
 // String tells the kind of key and whose it is.

@@ -1,8 +1,8 @@
 package keyhome
 
 import (
+	"bytes"
 	"context"
-	"crypto"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -126,8 +126,7 @@ func (k *Key) load() error {
 
 // owns reports a chain that was issued for the key.
 func (k *Key) owns(chain []*x509.Certificate) bool {
-	public, ok := k.Public().(interface{ Equal(crypto.PublicKey) bool })
-	return ok && len(chain) > 0 && public.Equal(chain[0].PublicKey)
+	return len(chain) > 0 && certificate.Belongs(chain[0], k.Public())
 }
 
 // Check sees to it that the chain is the key's, and valid now.
@@ -157,14 +156,7 @@ func (k *Key) With(chain []*x509.Certificate) (*Key, error) {
 
 // parsed is the chain that a home has itself. Homes hand out only what parses.
 func parsed(k signer.Key) []*x509.Certificate {
-	var chain []*x509.Certificate
-	for _, der := range k.CertificateChain() {
-		c, err := x509.ParseCertificate(der)
-		if err != nil {
-			return chain
-		}
-		chain = append(chain, c)
-	}
+	chain, _ := x509.ParseCertificates(bytes.Join(k.CertificateChain(), nil))
 	return chain
 }
 

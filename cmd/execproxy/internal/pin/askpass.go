@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os/exec"
@@ -39,7 +40,7 @@ func (s *Source) askProgram(ctx context.Context) (reading, error) {
 	case out.n == maxOutput:
 		return reading{}, s.fail(ErrMalformed, "it prints 4096 bytes or more", "have it print the PIN alone")
 	case context.Cause(ctx) == errAskpassTime:
-		return reading{}, s.fail(causeError{ErrTimeout, errAskpassTime}, "", "try again, or "+ways)
+		return reading{}, s.fail(fmt.Errorf("%w: %w", ErrTimeout, errAskpassTime), "", "try again, or "+ways)
 	case ctx.Err() != nil:
 		return reading{}, s.fail(stopped(ctx), "", "")
 	case errors.As(err, &exit):
@@ -48,9 +49,9 @@ func (s *Source) askProgram(ctx context.Context) (reading, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		return reading{}, s.fail(ErrMissing, "", "check the path")
 	case errors.Is(err, fs.ErrPermission):
-		return reading{}, s.fail(causeError{ErrUnreadable, fs.ErrPermission}, "", "chmod +x "+s.spec.Place)
+		return reading{}, s.fail(fmt.Errorf("%w: %w", ErrUnreadable, fs.ErrPermission), "", "chmod +x "+s.spec.Place)
 	case err != nil:
-		return reading{}, s.fail(causeError{ErrUnreadable, notStarted(err)}, "", "name a program that can be run")
+		return reading{}, s.fail(fmt.Errorf("%w: %w", ErrUnreadable, notStarted(err)), "", "name a program that can be run")
 	}
 	first, _, _ := bytes.Cut(out.buf[:out.n], []byte("\n"))
 	return s.read(bytes.TrimSuffix(first, []byte("\r")))
@@ -69,9 +70,9 @@ func (s *Source) askpassPatience() time.Duration {
 // by Ctrl-C mostly, of which the caller may have heard first.
 func stopped(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return causeError{ErrInterrupted, ctx.Err()}
+		return fmt.Errorf("%w: %w", ErrInterrupted, ctx.Err())
 	}
-	return causeError{ErrTimeout, ctx.Err()}
+	return fmt.Errorf("%w: %w", ErrTimeout, ctx.Err())
 }
 
 // notStarted takes the name of the program off an error, as the message has it already.

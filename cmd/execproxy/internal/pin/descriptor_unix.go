@@ -5,6 +5,7 @@ package pin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 
@@ -59,7 +60,7 @@ func descriptorError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return stopped(ctx)
 	}
-	return causeError{ErrUnreadable, plain(err)}
+	return fmt.Errorf("%w: %w", ErrUnreadable, plain(err))
 }
 
 // readable waits until fd can be read, or ctx ends. It is select(2), because on macOS poll(2)

@@ -61,12 +61,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// causeError is one of the Err values with what made it so.
-type causeError struct{ err, cause error }
-
-func (e causeError) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
-func (e causeError) Unwrap() []error { return []error{e.err, e.cause} }
-
 // refusedError is ErrRefused with its time.
 type refusedError struct{ at time.Time }
 

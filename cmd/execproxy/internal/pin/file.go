@@ -119,9 +119,9 @@ func (s *Source) unreadable(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return s.fail(missingError{}, "", "check the path")
 	case errors.Is(err, fs.ErrPermission):
-		return s.fail(causeError{ErrUnreadable, fs.ErrPermission}, "", "chown it to the user that runs this, chmod 600 "+path)
+		return s.fail(fmt.Errorf("%w: %w", ErrUnreadable, fs.ErrPermission), "", "chown it to the user that runs this, chmod 600 "+path)
 	}
-	return s.fail(causeError{ErrUnreadable, plain(err)}, "", "check the path")
+	return s.fail(fmt.Errorf("%w: %w", ErrUnreadable, plain(err)), "", "check the path")
 }
 
 // missingError is ErrMissing and fs.ErrNotExist, said once.

@@ -3,6 +3,7 @@ package pin
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // errNoTTY is what ask returns where a process has no controlling terminal.
@@ -32,7 +33,7 @@ func (s *Source) askUser(ctx context.Context, again bool) (reading, error) {
 	case errors.As(err, new(*Error)):
 		return reading{}, err
 	case err != nil:
-		return reading{}, s.fail(causeError{ErrUnreadable, plain(err)}, "", ways)
+		return reading{}, s.fail(fmt.Errorf("%w: %w", ErrUnreadable, plain(err)), "", ways)
 	case len(value) == 0:
 		return reading{}, s.fail(ErrCancelled, "nothing was typed", "")
 	}
