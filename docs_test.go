@@ -16,7 +16,13 @@ import (
 )
 
 // pages are what people read before they run something.
-var pages = []string{"README.md", "SECURITY.md", "ARCHITECTURE.md", "docs/kubectl.md", "docs/keys.md", "docs/config.md"}
+var pages = func() []string {
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		panic(err)
+	}
+	return append([]string{"README.md", "SECURITY.md", "ARCHITECTURE.md"}, docs...)
+}()
 
 // built is where the program is, once a test has needed it.
 var built string
@@ -84,6 +90,8 @@ var foreign = []string{
 	"--token", "--as", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
+	"--unix-socket",                     // curl
+	"--client",                          // our bench
 }
 
 var (

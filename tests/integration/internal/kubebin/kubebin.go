@@ -25,7 +25,7 @@ import (
 const Variable = "EXECPROXY_TEST_BIN"
 
 // Cure is what a person does about a missing program.
-const Cure = "run `go run ./cmd/build-kube` in tests/integration (about four minutes on two cores, once)"
+const Cure = "run `go run ./cmd/build-kube` in tests/integration (about five minutes on two cores, once)"
 
 // kubeVersion is what the programs say they are; it must agree with kube/go.mod.
 const kubeVersion = "v1.36.3"
@@ -40,6 +40,8 @@ var programs = []program{
 	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
 	{"kubectl", "k8s.io/kubernetes/cmd/kubectl"},
 	{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+	{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
+	{"kubelet", "k8s.io/kubernetes/cmd/kubelet"},
 }
 
 const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=" + kubeVersion +
