@@ -65,6 +65,23 @@ func (h *home) execConfig(server string, extension object) *rest.Config {
 	})
 }
 
+// execConfigFor is a rest.Config as it comes about: of the cluster's own, with a certificate
+// or a signature, or read from what `execproxy kubeconfig` prints.
+func (h *home) execConfigFor(way string) *rest.Config {
+	h.t.Helper()
+	if way == "sigv4" {
+		h.sharedCredentials()
+		return h.execConfig(newFrontProxy(h.t, "127.0.0.1").URL, sigv4Config())
+	}
+	cert, key := h.user("jane", "dev")
+	if way == "mtls" {
+		return h.execConfig(suite.cluster.API.URL, mtls(cert, key))
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", h.proxied("--kubeconfig", h.kubeconfig("plain", suite.cluster.API.URL, cert, key)))
+	must(h.t, err)
+	return h.inHome(config)
+}
+
 func (h *home) resolver(m clientgo.Metrics) *clientgo.Resolver {
 	h.t.Helper()
 	r := clientgo.New(clientgo.Options{Metrics: m})
@@ -94,18 +111,9 @@ func TestClientGo(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			h, ns, ctx := newHome(t), namespace(t), t.Context()
-			cert, key := h.user("jane", "dev")
-			user, config := "jane", (*rest.Config)(nil)
-			switch way {
-			case "mtls":
-				config = h.execConfig(suite.cluster.API.URL, mtls(cert, key))
-			case "sigv4":
-				h.sharedCredentials()
-				config, user = h.execConfig(newFrontProxy(t, "127.0.0.1").URL, sigv4Config()), "arn:aws:iam::1:user/jane"
-			case "kubeconfig":
-				read, err := clientcmd.BuildConfigFromFlags("", h.proxied("--kubeconfig", h.kubeconfig("plain", suite.cluster.API.URL, cert, key)))
-				must(t, err)
-				config = h.inHome(read)
+			config, user := h.execConfigFor(way), "jane"
+			if way == "sigv4" {
+				user = "arn:aws:iam::1:user/jane"
 			}
 			res, calls := h.resolve(config)
 			c, err := kubernetes.NewForConfigAndClient(res.Config, res.HTTPClient)
