@@ -300,3 +300,18 @@ func TestClientGoShared(t *testing.T) {
 	}
 	h.gone(socket, time.Second)
 }
+
+// TestClientGoPath: a cluster below a path, as behind a gateway. The client's own URLs have
+// it, and it goes upstream once.
+func TestClientGoPath(t *testing.T) {
+	t.Parallel()
+	h, u := newHome(t), newUpstream(t)
+	cert, key := h.user("jane", "dev")
+	res, _ := h.resolve(h.execConfig(u.url+"/k8s/clusters/c-1/", mtls(cert, key)))
+	c, err := discovery.NewDiscoveryClientForConfigAndClient(res.Config, res.HTTPClient)
+	must(t, err)
+	_, _ = c.ServerVersion() // the answer is no API server's
+	if s := u.last(t, ""); s.target != "/k8s/clusters/c-1/version" || s.user != "jane" {
+		t.Errorf("the upstream saw %s of %q", s.target, s.user)
+	}
+}

@@ -100,6 +100,7 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 		// unless something stronger says otherwise.
 		if c.Server == "" && cluster != nil {
 			fromClient(c, cluster)
+			c.Server = withoutPath(c.Server)
 		}
 		return ask, nil
 	}
@@ -132,6 +133,17 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	}
 	ask.Loopback, ask.Authority = addr, cluster.CertificateAuthorityData
 	return ask, nil
+}
+
+// withoutPath is a server's URL without its path, which is in the URLs of a client that
+// keeps its own and would go upstream twice.
+func withoutPath(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return server // and is refused as it is
+	}
+	u.Path, u.RawPath = "", ""
+	return u.String()
 }
 
 // fromClient takes the cluster from what the client says of its own.
