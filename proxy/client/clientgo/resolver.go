@@ -68,7 +68,10 @@ func (r *Resolver) Resolve(ctx context.Context, config *rest.Config) (*Resolved,
 	}
 	res, err := e.resolved(ctx, config)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("resolving %s: %w", p.server, err), r.release(e))
+		if err := r.release(e); err != nil {
+			r.log.Warn("after a resolution that failed", "server", p.server, "err", err)
+		}
+		return nil, fmt.Errorf("resolving %s: %w", p.server, err)
 	}
 	return res, nil
 }

@@ -127,6 +127,17 @@ func TestShared(t *testing.T) {
 	if one.Config.Transport != two.Config.Transport {
 		t.Error("the same plugin and cluster have two transports")
 	}
+	together := b.config("serve") // by many at once, who all have the one configuration
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			res, err := r.Resolve(t.Context(), together)
+			if err != nil || res.Config.Transport != one.Config.Transport {
+				t.Errorf("%v, %v", res, err)
+			}
+		})
+	}
+	wg.Wait()
 	b.executions(1)
 	for name, change := range map[string]func(*rest.Config){
 		"argument": func(c *rest.Config) { c.ExecProvider.Args = []string{"x"} },
