@@ -48,10 +48,25 @@ func New(o Options) *Resolver {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
+	if r.o.Stderr != nil {
+		r.o.Stderr = &sharedWriter{w: r.o.Stderr}
+	}
 	if r.o.Metrics == nil {
 		r.o.Metrics = noMetrics{}
 	}
 	return r
+}
+
+// A sharedWriter is for the plugins of several clusters at once.
+type sharedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }
 
 // Resolve executes the plugin of config, unless that has been done, and returns once there
