@@ -18,7 +18,6 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -26,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // streamer opens streams to the pod p with client-go's own executors and dialers.
@@ -69,20 +69,20 @@ func (s *streamer) dialer() httpstream.Dialer {
 	s.t.Helper()
 	u := s.url("portforward", nil)
 	if !s.spdy {
-		d, err := portforward.NewSPDYOverWebsocketDialer(u, s.config)
+		d, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, s.config)
 		must(s.t, err)
 		return d
 	}
 	transport, upgrader, err := spdy.RoundTripperFor(s.config)
 	must(s.t, err)
-	return spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	return spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
 }
 
 // forward forwards a local port to one of the pod until stop is called.
 func (s *streamer) forward(port int) (address string, stop func()) {
 	s.t.Helper()
 	end, ready, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	f, err := portforward.NewOnAddresses(s.dialer(), []string{"127.0.0.1"}, []string{fmt.Sprint("0:", port)}, end, ready, io.Discard, io.Discard)
+	f, err := portforward.NewOnAddressesForStreaming(s.dialer(), []string{"127.0.0.1"}, []string{fmt.Sprint("0:", port)}, end, ready, io.Discard, io.Discard)
 	must(s.t, err)
 	go func() { done <- f.ForwardPorts() }()
 	select {
