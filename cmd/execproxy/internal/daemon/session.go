@@ -95,7 +95,7 @@ func (s *session) trusted(pinned []byte) error {
 }
 
 func openLoopbackAuthority(p Places) (*socket.Authority, error) {
-	dir, err := socket.OpenDir(p.Authority())
+	dir, err := p.open(p.Authority())
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +207,7 @@ func (d *Daemon) loopbackFor(addr string) error {
 				return fmt.Errorf("proxy %s with another identity or configuration serves at %s (%s, auth %s); end it with `execproxy stop %s`, or give this one a kubeconfig with another --listen", s.ID, addr, s.Server, s.Auth, s.ID)
 			}
 		}
+		return fmt.Errorf("%w; it may be another user's: `execproxy kubeconfig` prints a kubeconfig with a free one", err)
 	}
 	return err
 }
