@@ -67,22 +67,26 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err := daemon.CheckFiles(c); err != nil {
 		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
 	}
-	c.Listen = nil // the server's URL says it
-	ext, err := json.Marshal(c.Extension())
-	if err != nil {
-		return err
+	cluster := &api.Cluster{Server: "https://" + addr, CertificateAuthorityData: ca}
+	plugin := &api.ExecConfig{
+		APIVersion: clientauthentication.V1, Command: command, Args: []string{"exec"},
+		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: o.clusterInfo, InstallHint: installHint,
+	}
+	if o.clusterInfo {
+		c.Listen = nil // the server's URL says it
+		ext, err := json.Marshal(c.Extension())
+		if err != nil {
+			return err
+		}
+		cluster.Extensions = map[string]runtime.Object{execExtension: &runtime.Unknown{Raw: ext, ContentType: runtime.ContentTypeJSON}}
+	} else {
+		c.Listen = []string{cluster.Server}
+		plugin.Args = append(plugin.Args, c.Arguments()...)
 	}
 	out := api.NewConfig()
 	out.CurrentContext = s.context
-	out.Clusters[s.cluster] = &api.Cluster{
-		Server:                   "https://" + addr,
-		CertificateAuthorityData: ca,
-		Extensions:               map[string]runtime.Object{execExtension: &runtime.Unknown{Raw: ext, ContentType: runtime.ContentTypeJSON}},
-	}
-	out.AuthInfos[s.user] = &api.AuthInfo{Exec: &api.ExecConfig{
-		APIVersion: clientauthentication.V1, Command: command, Args: []string{"exec"},
-		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: true, InstallHint: installHint,
-	}}
+	out.Clusters[s.cluster] = cluster
+	out.AuthInfos[s.user] = &api.AuthInfo{Exec: plugin}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
 	data, err := clientcmd.Write(*out)
 	if err != nil {

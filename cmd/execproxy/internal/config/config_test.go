@@ -2,9 +2,11 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +198,28 @@ func TestExtensionRoundTrip(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	got, err = Load(Sources{Flags: func(c *Config) error {
+		for _, arg := range want.Arguments() {
+			name, value, ok := strings.Cut(arg, "=")
+			i := slices.IndexFunc(Fields, func(f *Field) bool { return "--"+f.Flag == name })
+			if i < 0 || ok == Fields[i].Switch() {
+				return fmt.Errorf("argument %q", arg)
+			}
+			if !ok {
+				value = "true"
+			}
+			if err := Fields[i].Set(c, value, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("by flags: got  %+v\nwant %+v", got, want)
 	}
 }
 

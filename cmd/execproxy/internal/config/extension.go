@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"encoding/base64"
+	"time"
+)
 
 // Extension is the configuration in the words of the kubeconfig's exec
 // extension; Load reads it back to the same.
@@ -66,4 +69,36 @@ func (c *Config) Extension() map[string]any {
 	text(doc, "logFile", c.LogFile)
 	text(doc, "logFormat", c.LogFormat)
 	return doc
+}
+
+// Arguments is the configuration in flags of the plugin, for clients that hand it
+// nothing of the kubeconfig; Load reads them back to the same. They hold no space
+// that a value does not have: there are clients that join and split them.
+func (c *Config) Arguments() []string {
+	doc := c.Extension()
+	up, _ := doc["upstream"].(map[string]any)
+	var args []string
+	for _, f := range Fields {
+		v, ok := doc[f.JSON()]
+		if f.upstream {
+			v, ok = up[f.Flag]
+		}
+		if !ok {
+			continue
+		}
+		flag := "--" + f.Flag
+		switch v := v.(type) {
+		case bool: // a false one is not in an extension
+			args = append(args, flag)
+		case []byte:
+			args = append(args, flag+"="+base64.StdEncoding.EncodeToString(v))
+		case []string:
+			for _, s := range v {
+				args = append(args, flag+"="+s)
+			}
+		case string:
+			args = append(args, flag+"="+v)
+		}
+	}
+	return args
 }
