@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -270,200 +269,6 @@ func TestNobodyLooksIn(t *testing.T) {
 	must(t, os.Remove(a.path("log")))
 }
 
-// TestPreparedPlaces: a neighbour was there first, with whatever the file
-// system knows. The start is refused, says why, and leaves what it found.
-func TestPreparedPlaces(t *testing.T) {
-	t.Parallel()
-	alice, mallory := newAccount(t, "alice"), newAccount(t, "mallory")
-	for name, put := range map[string]func(path string) error{
-		"directory": func(path string) error { return os.Mkdir(path, 0o777) },
-		"link":      func(path string) error { return os.Symlink(filepath.Dir(path)+"-loot", path) },
-		"FIFO":      func(path string) error { return syscall.Mkfifo(path, 0o666) },
-		"file":      func(path string) error { return os.WriteFile(path, nil, 0o666) },
-		"socket": func(path string) error {
-			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = syscall.Close(fd) }()
-			return syscall.Bind(fd, &syscall.SockaddrUnix{Name: path})
-		},
-	} {
-		for variable, below := range map[string]string{"XDG_RUNTIME_DIR": "execproxy", "XDG_STATE_HOME": "execproxy"} {
-			t.Run(name+" in "+variable, func(t *testing.T) {
-				t.Parallel()
-				h, u := alice.home(t), newUpstream(t)
-				// A shared directory like /tmp, which is what unset variables are often set to.
-				shared := h.path("shared")
-				must(t, os.Mkdir(shared, 0o755))
-				must(t, os.Chmod(shared, 0o777|fs.ModeSticky))
-				must(t, os.Mkdir(shared+"-loot", 0o777))
-				path := filepath.Join(shared, below)
-				must(t, put(path))
-				must(t, os.Lchown(path, mallory.uid, mallory.gid))
-				must(t, os.Lchown(shared+"-loot", mallory.uid, mallory.gid))
-				before, err := os.Lstat(path)
-				must(t, err)
-				h.env[variable] = shared
-				refused(t, h.exec(h.jane(u)), 1, path, variable)
-				after, err := os.Lstat(path)
-				if err != nil || after.Mode() != before.Mode() || !os.SameFile(before, after) {
-					t.Errorf("what stood there was %v and is %v, %v", before, after, err)
-				}
-				if loot, err := os.ReadDir(shared + "-loot"); err != nil || len(loot) > 0 {
-					t.Errorf("made in mallory's directory: %v, %v", loot, err)
-				}
-				h.env[variable] = h.path("r")
-				_ = os.Remove(path)
-			})
-		}
-	}
-}
-
-// TestSharedDirectoryRace: in a directory like /tmp a neighbour makes and removes
-// all he can under the name that alice's daemon wants, while she starts it over
-// and over. Each start succeeds in a directory of hers or says why not.
-func TestSharedDirectoryRace(t *testing.T) {
-	t.Parallel()
-	alice, mallory := newAccount(t, "alice"), newAccount(t, "mallory")
-	a, m, u := alice.home(t), mallory.home(t), newUpstream(t)
-	a.openUp(0o755)
-	shared := a.path("shared")
-	must(t, os.Mkdir(shared, 0o755))
-	must(t, os.Chmod(shared, 0o777|fs.ModeSticky))
-	a.env["XDG_RUNTIME_DIR"] = shared
-	path := filepath.Join(shared, "execproxy")
-	race := m.startCmd(m.role(roleRace, path))
-	race.stdout.await(t, "racing ")
-	served := 0
-	for range 25 {
-		p := a.jane(u)
-		r := a.exec(p)
-		if r.code != 0 {
-			refused(t, r, 1, path)
-			continue
-		}
-		served++
-		d := decode(t, r.stdout)
-		info, err := os.Lstat(path)
-		must(t, err)
-		if !info.IsDir() || info.Mode().Perm() != 0o700 || int(info.Sys().(*syscall.Stat_t).Uid) != alice.uid {
-			t.Fatalf("served from %v of uid %d", info.Mode(), info.Sys().(*syscall.Stat_t).Uid)
-		}
-		get(t, d.client(t, u.url), u.url+"/version")
-		p.lock.release()
-		a.gone("", 2*time.Second)
-		must(t, os.RemoveAll(path)) // the next start is raced for again
-	}
-	race.signal(syscall.SIGKILL)
-	<-race.done
-	loot, err := filepath.Glob(filepath.Join(shared, "mallory-*", "*"))
-	if err != nil || len(loot) > 0 {
-		t.Errorf("made in mallory's directory: %q, %v", loot, err)
-	}
-	t.Logf("%d of 25 starts were served", served)
-	a.env["XDG_RUNTIME_DIR"] = a.path("r")
-}
-
-// TestSquattedPort: somebody else listens where alice's kubeconfig leads. Her
-// clients stop there, and give away neither a request nor a certificate.
-func TestSquattedPort(t *testing.T) {
-	t.Parallel()
-	alice, mallory := newAccount(t, "alice"), newAccount(t, "mallory")
-	a, m, u := alice.home(t), mallory.home(t), newUpstream(t)
-
-	// The plugin finds the port taken, and kubectl asks nobody.
-	kc := a.ownKubeconfig("alice")
-	server, err := url.Parse(serverOf(t, kc))
-	must(t, err)
-	squat := m.startCmd(m.role(roleSquat, server.Host))
-	squat.stdout.await(t, "listening")
-	r := a.kubectl(kc, "auth", "whoami")
-	if r.code == 0 || r.stdout != "" || !strings.Contains(r.stderr, server.Host) || !strings.Contains(r.stderr, "execproxy kubeconfig") {
-		t.Errorf("a taken port: %s", r)
-	}
-	if n, gained := spoken(squat.stdout.String()); n > 0 {
-		t.Errorf("kubectl connected %d times after its plugin had failed: %q", n, gained)
-	}
-	// A kubeconfig that is printed now names another port, and works.
-	plain := a.kubeconfig("plain", suite.cluster.API.URL, a.path("alice.crt"), a.path("alice.key"))
-	again := a.file("again", a.execproxy("kubeconfig", "--kubeconfig", plain, "--command", a.bin).ok(t))
-	if serverOf(t, again) == server.String() {
-		t.Errorf("printed again, it names the taken port %s", server.Host)
-	}
-	if got := whoami(t, a, again); got != "alice" {
-		t.Errorf("by another port she is %q", got)
-	}
-
-	a.execproxy("stop", "--all").ok(t)
-
-	// A client with a pair in hand: its proxy was killed, and the port is taken at once.
-	s := a.serve(upstreamFlags(u.url, a.path("alice.crt"), a.path("alice.key"))...)
-	address := strings.TrimPrefix(s.listen, "https://")
-	get(t, s.client(t), s.listen+"/version")
-	requests := u.count()
-	must(t, s.cmd.Process.Kill())
-	<-s.done
-	for _, left := range a.remains() {
-		must(t, os.Remove(left)) // of a proxy that could not
-	}
-	second := m.startCmd(m.role(roleSquat, address))
-	second.stdout.await(t, "listening")
-	if r := a.kubectl(s.kubeconfig, "get", "namespaces"); r.code == 0 || !strings.Contains(r.stderr, "x509") {
-		t.Errorf("a squatter with a CA of his own: %s", r)
-	}
-	n, gained := spoken(second.stdout.String())
-	if n == 0 || len(gained) > 0 {
-		t.Errorf("%d connections came to the squatter, who got %q", n, gained)
-	}
-	// He would have seen what is sent without care, or this would show nothing.
-	config := s.client(t).Transport
-	careless := &http.Client{Transport: config}
-	if tr := tlsOf(config); tr == nil {
-		t.Fatalf("no TLS configuration in %T", config)
-	} else {
-		tr.InsecureSkipVerify, tr.RootCAs = true, nil
-		careless.Transport = &http.Transport{TLSClientConfig: tr}
-	}
-	_, _ = careless.Get(s.listen + "/careless")
-	eventually(t, 5*time.Second, func() error {
-		if _, gained := spoken(second.stdout.String()); len(gained) != 1 || !strings.Contains(gained[0], "1 certificates") {
-			return fmt.Errorf("of a careless client he got %q", gained)
-		}
-		return nil
-	})
-	second.signal(syscall.SIGKILL)
-	<-second.done
-
-	// Mallory's own proxy is no better than any other server.
-	cert, key := m.user("mallory")
-	ms := m.start(append([]string{m.bin, "serve", "--listen", s.listen, "--kubeconfig-out", m.path("mine")}, upstreamFlags(u.url, cert, key)...)...)
-	eventually(t, patience, func() error { _, err := os.Stat(m.path("mine")); return err })
-	if r := a.kubectl(s.kubeconfig, "get", "namespaces"); r.code == 0 || !strings.Contains(r.stderr, "x509") {
-		t.Errorf("mallory's execproxy at alice's port: %s", r)
-	}
-	if u.count() != requests {
-		t.Errorf("%d requests went out as somebody", u.count()-requests)
-	}
-	ms.signal(syscall.SIGTERM)
-	ms.wait()
-}
-
-// tlsOf is a copy of what a client of a kubeconfig uses in its handshakes.
-func tlsOf(rt http.RoundTripper) *tls.Config {
-	for rt != nil {
-		if t, ok := rt.(*http.Transport); ok {
-			return t.TLSClientConfig.Clone()
-		}
-		w, ok := rt.(interface{ WrappedRoundTripper() http.RoundTripper })
-		if !ok {
-			return nil
-		}
-		rt = w.WrappedRoundTripper()
-	}
-	return nil
-}
-
 // TestSharedGroup: alice's primary group is everybody's. What the group may
 // write is refused, and what is made is not the group's to read.
 func TestSharedGroup(t *testing.T) {
@@ -528,7 +333,19 @@ func TestInheritedEnvironment(t *testing.T) {
 	refused(t, su(bob.name, alices[1:]...), 1, "XDG_STATE_HOME", theirs)
 	refused(t, su("root", append(alices, "SUDO_UID="+strconv.Itoa(alice.uid), "SUDO_USER="+alice.name)...), 1, "XDG_RUNTIME_DIR", theirs)
 	refused(t, su("root", append(alices[1:], "XDG_RUNTIME_DIR=", "SUDO_USER="+alice.name)...), 1, "XDG_STATE_HOME", theirs)
+
+	// sudo kubectl with alice's kubeconfig: root could read her key, and is not her.
+	kc := a.ownKubeconfig("alice")
+	before = entries()
+	root := newHome(t)
+	text, err := os.ReadFile(kc)
+	must(t, err)
+	r := root.kubectl(root.file("alices", strings.ReplaceAll(string(text), a.bin, root.bin)), "auth", "whoami")
+	if r.code == 0 || r.stdout != "" || !strings.Contains(r.stderr, "execproxy kubeconfig") || strings.Count(r.stderr, "\n") > 6 {
+		t.Errorf("root with alice's kubeconfig: %s", r)
+	}
 	if after := entries(); after != before {
 		t.Errorf("alice's home was\n%s\nand is\n%s", before, after)
 	}
 }
+

@@ -62,6 +62,10 @@ func openLog(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the log: %w; name another with --log-file", err)
 	}
+	if problem := whoseLog(f); problem != "" {
+		_ = f.Close()
+		return nil, fmt.Errorf("log file %s %s; name another with --log-file, in a directory of your own", path, problem)
+	}
 	return f, nil
 }
 
