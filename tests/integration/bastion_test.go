@@ -348,4 +348,3 @@ func TestInheritedEnvironment(t *testing.T) {
 		t.Errorf("alice's home was\n%s\nand is\n%s", before, after)
 	}
 }
-

@@ -112,4 +112,3 @@ func tlsOf(rt http.RoundTripper) *tls.Config {
 	}
 	return nil
 }
-
