@@ -25,9 +25,9 @@ func userUnit(t *testing.T, bin string) string {
 	must(t, err)
 	unit, err := os.ReadFile(filepath.Join(root, "../../deploy/systemd/user/execproxy@.service"))
 	must(t, err)
-	out := strings.ReplaceAll(string(unit), "/usr/local/bin/execproxy", bin)
+	out := strings.ReplaceAll(string(unit), "/usr/bin/execproxy", bin)
 	if out == string(unit) {
-		t.Fatal("the unit does not start /usr/local/bin/execproxy")
+		t.Fatal("the unit does not start /usr/bin/execproxy")
 	}
 	return out
 }

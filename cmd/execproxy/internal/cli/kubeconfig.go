@@ -67,33 +67,42 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err := daemon.CheckFiles(c); err != nil {
 		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
 	}
-	cluster := &api.Cluster{Server: "https://" + addr, CertificateAuthorityData: ca}
-	plugin := &api.ExecConfig{
-		APIVersion: clientauthentication.V1, Command: command, Args: []string{"exec"},
-		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: o.clusterInfo, InstallHint: installHint,
-	}
-	if o.clusterInfo {
-		c.Listen = nil // the server's URL says it
-		ext, err := json.Marshal(c.Extension())
-		if err != nil {
-			return err
-		}
-		cluster.Extensions = map[string]runtime.Object{execExtension: &runtime.Unknown{Raw: ext, ContentType: runtime.ContentTypeJSON}}
-	} else {
-		c.Listen = []string{cluster.Server}
-		plugin.Args = append(plugin.Args, c.Arguments()...)
+	c.Listen = nil // the server's URL says it
+	ext, err := json.Marshal(c.Extension())
+	if err != nil {
+		return err
 	}
 	out := api.NewConfig()
 	out.CurrentContext = s.context
-	out.Clusters[s.cluster] = cluster
-	out.AuthInfos[s.user] = &api.AuthInfo{Exec: plugin}
+	out.Clusters[s.cluster] = &api.Cluster{
+		Server:                   "https://" + addr,
+		CertificateAuthorityData: ca,
+		Extensions:               map[string]runtime.Object{execExtension: &runtime.Unknown{Raw: ext, ContentType: runtime.ContentTypeJSON}},
+	}
+	out.AuthInfos[s.user] = &api.AuthInfo{Exec: &api.ExecConfig{
+		APIVersion: clientauthentication.V1, Command: command, Args: []string{"exec"},
+		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: true, InstallHint: installHint,
+	}}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
+	if !o.clusterInfo {
+		c.Listen = []string{"https://" + addr}
+		tellByArguments(out, s, c)
+	}
 	data, err := clientcmd.Write(*out)
 	if err != nil {
 		return err
 	}
 	_, err = w.stdout.Write(data)
 	return err
+}
+
+// tellByArguments puts what the extension says into the plugin's arguments, for
+// clients that hand their plugin nothing of the cluster.
+func tellByArguments(k *api.Config, s *source, c *config.Config) {
+	k.Clusters[s.cluster].Extensions = nil
+	plugin := k.AuthInfos[s.user].Exec
+	plugin.ProvideClusterInfo = false
+	plugin.Args = append(plugin.Args, c.Arguments()...)
 }
 
 // printable refuses to print a secret, and paths that a plugin could not find.
