@@ -76,6 +76,11 @@ func TestLanguages(t *testing.T) {
 				if got := whoami(t, h, kc); got != "jane" {
 					t.Errorf("kubectl auth whoami: %q", got)
 				}
+				// And it can be read again, for a proxy or a kubeconfig of another kind.
+				r := h.execproxy("run", "--kubeconfig", kc, "--", suite.kubectl, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+				if r.ok(t) != "jane" {
+					t.Errorf("run with it: %s", r)
+				}
 			})
 			t.Run("run", func(t *testing.T) {
 				t.Parallel()

@@ -2,6 +2,8 @@ package config
 
 import (
 	"encoding/base64"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -101,4 +103,33 @@ func (c *Config) Arguments() []string {
 		}
 	}
 	return args
+}
+
+// FromArguments is what [Config.Arguments] made of an extension. Arguments that
+// somebody wrote in other ways, or that name no cluster, are not ok.
+func FromArguments(args []string) (doc map[string]any, ok bool) {
+	up := map[string]any{}
+	doc = map[string]any{"upstream": up}
+	for _, arg := range args {
+		flag, value, said := strings.Cut(arg, "=")
+		i := slices.IndexFunc(Fields, func(f *Field) bool { return "--"+f.Flag == flag })
+		if i < 0 || said == Fields[i].Switch() {
+			return nil, false
+		}
+		f, to, name := Fields[i], doc, Fields[i].JSON()
+		if f.upstream {
+			to, name = up, f.Flag
+		}
+		switch {
+		case f.Switch():
+			to[name] = true
+		case f.List:
+			l, _ := to[name].([]string)
+			to[name] = append(l, value)
+		default:
+			to[name] = value
+		}
+	}
+	server, _ := up["server"].(string)
+	return doc, server != ""
 }
