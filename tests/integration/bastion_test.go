@@ -334,6 +334,10 @@ func TestInheritedEnvironment(t *testing.T) {
 	refused(t, su("root", append(alices, "SUDO_UID="+strconv.Itoa(alice.uid), "SUDO_USER="+alice.name)...), 1, "XDG_RUNTIME_DIR", theirs)
 	refused(t, su("root", append(alices[1:], "XDG_RUNTIME_DIR=", "SUDO_USER="+alice.name)...), 1, "XDG_STATE_HOME", theirs)
 
+	if after := entries(); after != before {
+		t.Errorf("alice's home was\n%s\nand is\n%s", before, after)
+	}
+
 	// sudo kubectl with alice's kubeconfig: root could read her key, and is not her.
 	kc := a.ownKubeconfig("alice")
 	before = entries()
