@@ -32,13 +32,6 @@ func runServe(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	_, loopback, err := c.Listeners()
-	if err != nil {
-		return err
-	}
-	if c.KubeconfigOut != "" && len(loopback) == 0 {
-		c.Listen = append(c.Listen, "https://127.0.0.1:0")
-	}
 	ready := func(d *daemon.Daemon) error {
 		if c.KubeconfigOut == "" {
 			return nil
@@ -50,7 +43,9 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		if dir := filepath.Dir(c.KubeconfigOut); openToOthers(dir) {
 			d.Warn(fmt.Sprintf("%s is writable by others, who can put a kubeconfig of theirs in the place of %s; chmod go-w it, or name another with --kubeconfig-out", dir, filepath.Base(c.KubeconfigOut)))
 		}
-		d.Cleanup(out.remove) // its pair opens nothing any more
+		if !d.Activated() { // a client that reads it later starts the next proxy
+			d.Cleanup(out.remove) // its pair opens nothing any more
+		}
 		d.Go(func() {
 			tick := time.NewTicker(time.Hour)
 			defer tick.Stop()
@@ -70,7 +65,14 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		})
 		return nil
 	}
-	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready)
+	reload := func() (*config.Config, error) {
+		s, err := o.loadSource(w)
+		if err != nil {
+			return nil, err
+		}
+		return s.config, nil
+	}
+	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready, reload)
 }
 
 // A kubeconfigFile follows the session's pair, which does not live as long as a

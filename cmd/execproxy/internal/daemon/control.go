@@ -132,9 +132,7 @@ func (d *Daemon) controlHandler() http.Handler {
 		reply(w, http.StatusOK, d.status())
 	})
 	mux.HandleFunc("POST "+pathReload, func(w http.ResponseWriter, _ *http.Request) {
-		if d.id.current() != nil && d.config.Key != "" {
-			d.id.reload(d.work, d.rotate)
-		}
+		d.front.Load().lookAtKey()
 		reply(w, http.StatusOK, struct{}{})
 	})
 	mux.HandleFunc("POST "+pathStop, func(w http.ResponseWriter, _ *http.Request) {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,13 +47,38 @@ func (d *Daemon) listenUnix(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	srv := proxy.NewServer(d.proxy.Unix(), d.log)
+	d.serveUnix(path, ln)
+	return d.serveControl(path)
+}
+
+func (d *Daemon) serveUnix(path string, ln net.Listener) {
+	srv := proxy.NewServer(d.handler((*front).onUnix), d.log)
 	srv.TLSConfig = d.session.unixConfig(d.names)
 	l := &listener{url: "unix://" + path, addr: path, server: srv}
 	d.add(l)
 	d.serve(l, d.life.count(ln))
-	return d.serveControl(path)
 }
+
+// handler has the front of the moment answer.
+func (d *Daemon) handler(side func(*front) http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.checkup.asks(r) {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		if d.leaving.Load() {
+			// The last answer on this connection (RFC 9112, section 9.6; net/http makes a GOAWAY of
+			// it): the next request finds who comes after us.
+			w.Header().Set("Connection", "close")
+		}
+		f := d.enter()
+		defer f.leave()
+		side(f).ServeHTTP(w, r)
+	})
+}
+
+func (f *front) onUnix() http.Handler     { return f.unix }
+func (f *front) onLoopback() http.Handler { return f.loopback }
 
 // hold takes the lock under which a socket is made and unlinked. A proxy of the
 // same place that is ending has it until it is gone.
@@ -125,13 +151,18 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	addr = ln.Addr().String()
-	srv := proxy.NewServer(d.proxy.Loopback(), d.log)
+	return d.serveLoopback(ln, cfg), nil
+}
+
+// serveLoopback needs mu.
+func (d *Daemon) serveLoopback(ln net.Listener, cfg *tls.Config) string {
+	addr := ln.Addr().String()
+	srv := proxy.NewServer(d.handler((*front).onLoopback), d.log)
 	srv.TLSConfig = cfg
 	l := &listener{url: "https://" + addr, addr: addr, server: srv}
 	d.listeners = append(d.listeners, l)
 	d.serve(l, d.life.count(ln))
-	return addr, nil
+	return addr
 }
 
 func (d *Daemon) add(l *listener) {
