@@ -37,7 +37,12 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	if c.KubeconfigOut != "" && len(loopback) == 0 {
-		c.Listen = append(c.Listen, "https://127.0.0.1:0")
+		// A client that has read the file must find the next proxy where it found this one.
+		addr, err := steadyAddress(daemon.SessionID(c, w.environ), func(string) bool { return false })
+		if err != nil {
+			return err
+		}
+		c.Listen = append(c.Listen, "https://"+addr)
 	}
 	ready := func(d *daemon.Daemon) error {
 		if c.KubeconfigOut == "" {
@@ -50,7 +55,7 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		if dir := filepath.Dir(c.KubeconfigOut); openToOthers(dir) {
 			d.Warn(fmt.Sprintf("%s is writable by others, who can put a kubeconfig of theirs in the place of %s; chmod go-w it, or name another with --kubeconfig-out", dir, filepath.Base(c.KubeconfigOut)))
 		}
-		d.Cleanup(out.remove) // its pair opens nothing any more
+		d.Cleanup(out.remove) // nobody answers there any more, until the next start
 		d.Go(func() {
 			tick := time.NewTicker(time.Hour)
 			defer tick.Stop()
@@ -73,8 +78,8 @@ func runServe(ctx context.Context, w *world, o *options) error {
 	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready)
 }
 
-// A kubeconfigFile follows the session's pair, which does not live as long as a
-// sidecar may. A file that somebody else has put in its place, the next proxy for
+// A kubeconfigFile follows the session's pair, which may not live as long as a
+// sidecar. A file that somebody else has put in its place, the next proxy for
 // one, is left alone.
 type kubeconfigFile struct {
 	path  string

@@ -134,7 +134,7 @@ func (d *Daemon) start(ctx context.Context) error {
 		return err
 	}
 	d.Warn(d.id.warnings...)
-	if d.session, err = newSession(d.opt.Places); err != nil {
+	if d.session, err = d.openSession(); err != nil {
 		return err
 	}
 	if err := d.connect(ctx); err != nil {
