@@ -44,7 +44,7 @@ func runServe(ctx context.Context, w *world, o *options) error {
 			d.Warn(fmt.Sprintf("%s is writable by others, who can put a kubeconfig of theirs in the place of %s; chmod go-w it, or name another with --kubeconfig-out", dir, filepath.Base(c.KubeconfigOut)))
 		}
 		if !d.Activated() { // a client that reads it later starts the next proxy
-			d.Cleanup(out.remove) // its pair opens nothing any more
+			d.Cleanup(out.remove) // nobody answers there any more, until the next start
 		}
 		d.Go(func() {
 			tick := time.NewTicker(time.Hour)
@@ -72,11 +72,18 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		}
 		return s.config, nil
 	}
-	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready, reload)
+	h := daemon.Hooks{Ready: ready, Reload: reload}
+	if c.KubeconfigOut != "" {
+		// A client that has read the file must find the next proxy where it found this one.
+		h.Loopback = func() (string, error) {
+			return steadyAddress(daemon.SessionID(c, w.environ), func(string) bool { return false })
+		}
+	}
+	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, h)
 }
 
-// A kubeconfigFile follows the session's pair, which does not live as long as a
-// sidecar may. A file that somebody else has put in its place, the next proxy for
+// A kubeconfigFile follows the session's pair, which may not live as long as a
+// sidecar. A file that somebody else has put in its place, the next proxy for
 // one, is left alone.
 type kubeconfigFile struct {
 	path  string

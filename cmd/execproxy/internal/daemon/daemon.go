@@ -35,8 +35,8 @@ type Options struct {
 
 	Sockets  []string // API sockets
 	Loopback []string // host:port; port 0 is any
-	// AnyLoopback has a free port served where there is no other loopback listener.
-	AnyLoopback bool
+	// AnyLoopback is what to serve where there is no other loopback listener, nil: nothing.
+	AnyLoopback func() (string, error)
 	Fixed       bool // no other loopback listener is opened when a plugin asks
 	Patient     bool // an API server that does not answer yet does not keep it from starting
 
@@ -148,7 +148,7 @@ func (d *Daemon) start(ctx context.Context) error {
 	}
 	homes.PIN, homes.Ask, homes.Detached = d.opt.PIN, d.opt.Terminal, !d.opt.Terminal
 	d.homes = homes
-	if d.session, err = newSession(d.opt.Places); err != nil {
+	if d.session, err = d.openSession(); err != nil {
 		return err
 	}
 	d.names = serverNames(d.config)
@@ -184,8 +184,12 @@ func (d *Daemon) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if d.opt.AnyLoopback && d.Loopback() == "" && len(d.opt.Loopback) == 0 {
-		d.opt.Loopback = []string{"127.0.0.1:0"}
+	if d.opt.AnyLoopback != nil && d.Loopback() == "" && len(d.opt.Loopback) == 0 {
+		addr, err := d.opt.AnyLoopback()
+		if err != nil {
+			return err
+		}
+		d.opt.Loopback = []string{addr}
 	}
 	for _, addr := range d.opt.Loopback {
 		if _, err := d.listenLoopback(addr); err != nil {

@@ -49,10 +49,16 @@ func Signals(parent context.Context) (ctx context.Context, hurry <-chan struct{}
 	return ctx, again, func() { signal.Stop(sig); signal.Stop(pipe); close(quit); <-done; cancel() }
 }
 
+// Hooks are what Serve asks its caller for.
+type Hooks struct {
+	Ready    func(*Daemon) error
+	Reload   func() (*config.Config, error) // reads the configuration anew
+	Loopback func() (string, error)         // host:port, where one is needed and none was named; nil: none is
+}
+
 // Serve runs a proxy in the foreground, on the listeners that the configuration
-// names and those that a service manager passed. reload reads the configuration
-// anew.
-func Serve(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, ready func(*Daemon) error, reload func() (*config.Config, error)) error {
+// names and those that a service manager passed.
+func Serve(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, h Hooks) error {
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
 	var hangups chan os.Signal
@@ -74,15 +80,14 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 	}
 	o := Options{
 		Life: lifeServe, Places: p, Environ: environ, Terminal: true, Fixed: true, Patient: true,
-		Version: version, LogWriter: log, Hurry: hurry, Ready: ready,
-		Manager: m, Reload: reload, Hangup: hangups,
+		Version: version, LogWriter: log, Hurry: hurry, Ready: h.Ready,
+		Manager: m, Reload: h.Reload, Hangup: hangups, AnyLoopback: h.Loopback,
 	}
 	o.ID = serveID(c, environ)
 	if o.Sockets, o.Loopback, err = c.Listeners(); err != nil {
 		return err
 	}
-	o.AnyLoopback = c.KubeconfigOut != ""
-	if len(c.Listen) == 0 && !o.AnyLoopback && !m.Listens() {
+	if len(c.Listen) == 0 && h.Loopback == nil && !m.Listens() {
 		o.Sockets = []string{p.Socket(o.ID)}
 	}
 	log, shut, err := logWriter(c, log)
