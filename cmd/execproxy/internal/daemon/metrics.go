@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 )
@@ -51,6 +53,9 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 	metrics.WriteProcessMetrics(w)
 }
 
+// healthTimeout is longer than any listener of a machine that is not stuck takes.
+const healthTimeout = 5 * time.Second
+
 // listenMetrics serves Prometheus on an address of its own: every path of the
 // API listeners belongs to the API server.
 func (d *Daemon) listenMetrics(addr string) error {
@@ -66,6 +71,15 @@ func (d *Daemon) listenMetrics(addr string) error {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		d.writeMetrics(w)
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+		defer cancel()
+		if err := d.Healthy(ctx); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
 	})
 	l := &listener{addr: ln.Addr().String(), server: d.ownServer(mux)}
 	d.add(l)

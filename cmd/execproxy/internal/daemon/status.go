@@ -27,6 +27,7 @@ func (d *Daemon) status() Status {
 		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: f.id.signatures.Load() + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
 		CertificateNotAfter: f.id.notAfter(), Key: f.id.keyStatus(), Renewal: f.renewalStatus(),
+		Reload: d.reloaded.Load(),
 	}
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
@@ -84,6 +85,16 @@ func Reload(ctx context.Context, p Places, but string) {
 		})
 	}
 	all.Wait()
+}
+
+// Reconfigure has a proxy read its configuration anew, and returns why it did not.
+func Reconfigure(ctx context.Context, p Places, s Status) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*reloadTimeout)
+	defer cancel()
+	if err := newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathAnew, nil, &struct{}{}); err != nil {
+		return fmt.Errorf("proxy %s keeps the old configuration: %w", s.ID, err)
+	}
+	return nil
 }
 
 // globEscape keeps a directory's own characters from being a pattern.
