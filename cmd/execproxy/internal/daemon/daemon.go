@@ -295,6 +295,7 @@ func (d *Daemon) drain(listeners []*listener) {
 	}
 	d.front.Load().proxy.EndWatches()
 	all.Wait()
+	d.until(ctx, timeout, func() bool { return d.upgrades() == 0 }) // http.Server knows nothing of them
 }
 
 // newLogger logs as the configuration says. What cannot be written is lost: a

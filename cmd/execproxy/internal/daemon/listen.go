@@ -21,6 +21,8 @@ type listener struct {
 	url    string // unix:///path or https://host:port; empty for control
 	addr   string // path or host:port
 	server *http.Server
+
+	inherited net.Listener // that a service manager holds too; nil otherwise
 }
 
 // serve runs a server on a listener until the end of the proxy.
@@ -32,7 +34,7 @@ func (d *Daemon) serve(l *listener, ln net.Listener) {
 		} else {
 			err = l.server.Serve(ln)
 		}
-		if !errors.Is(err, http.ErrServerClosed) {
+		if !errors.Is(err, http.ErrServerClosed) && !(d.leaving.Load() && errors.Is(err, net.ErrClosed)) {
 			d.log.Error("listener failed", "address", l.addr, "error", err)
 			d.end(causeFailed)
 		}
@@ -51,12 +53,13 @@ func (d *Daemon) listenUnix(ctx context.Context, path string) error {
 	return d.serveControl(path)
 }
 
-func (d *Daemon) serveUnix(path string, ln net.Listener) {
+func (d *Daemon) serveUnix(path string, ln net.Listener) *listener {
 	srv := proxy.NewServer(d.handler((*front).onUnix), d.log)
 	srv.TLSConfig = d.session.unixConfig(d.names)
 	l := &listener{url: "unix://" + path, addr: path, server: srv}
 	d.add(l)
 	d.serve(l, d.life.count(ln))
+	return l
 }
 
 // handler has the front of the moment answer.
@@ -151,18 +154,18 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return d.serveLoopback(ln, cfg), nil
+	return d.serveLoopback(ln, cfg).addr, nil
 }
 
 // serveLoopback needs mu.
-func (d *Daemon) serveLoopback(ln net.Listener, cfg *tls.Config) string {
+func (d *Daemon) serveLoopback(ln net.Listener, cfg *tls.Config) *listener {
 	addr := ln.Addr().String()
 	srv := proxy.NewServer(d.handler((*front).onLoopback), d.log)
 	srv.TLSConfig = cfg
 	l := &listener{url: "https://" + addr, addr: addr, server: srv}
 	d.listeners = append(d.listeners, l)
 	d.serve(l, d.life.count(ln))
-	return addr
+	return l
 }
 
 func (d *Daemon) add(l *listener) {

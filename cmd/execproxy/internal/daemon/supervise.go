@@ -112,11 +112,11 @@ func (d *Daemon) serveInherited(ctx context.Context, ln net.Listener) (string, e
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.serveLoopback(ln, cfg)
+		d.serveLoopback(ln, cfg).inherited = ln
 		return "", nil
 	}
 	path := u.Path()
-	d.serveUnix(path, u)
+	d.serveUnix(path, u).inherited = ln
 	// `exec --socket` asks beside the socket. Where the directory is not ours alone, it
 	// cannot.
 	err := d.listenControl(ctx, path)
@@ -126,19 +126,41 @@ func (d *Daemon) serveInherited(ctx context.Context, ln net.Listener) (string, e
 	return path, nil
 }
 
-// sendAway has clients leave for whoever serves the same sockets next, before
-// connections are closed: over HTTP/1.1 a request and the closing of an idle connection
-// may cross, and a POST is lost then. Without a successor there is nowhere to go.
+// sendAway has clients leave for whoever serves the same sockets next. Without a
+// successor there is nowhere to go.
+//
+// While upgraded connections are still given time, whoever comes is served, once. Then
+// nobody is let in any more: who connects waits for the next process. Only then are idle
+// connections closed, which net/http does without regard to a request that is just coming
+// in (over HTTP/1.1 it is lost, and a POST is not sent again).
 func (d *Daemon) sendAway(ctx context.Context, timeout time.Duration) {
 	if !d.hasSuccessor {
 		return
 	}
 	d.leaving.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, min(timeout/4, time.Second))
+	last := min(timeout/4, time.Second)
+	d.until(ctx, last, func() bool { return false })
+	d.until(ctx, timeout-3*last, func() bool { return d.upgrades() == 0 })
+	d.mu.Lock()
+	for _, l := range d.listeners {
+		if l.inherited != nil {
+			_ = l.inherited.Close()
+		}
+	}
+	d.mu.Unlock()
+	d.front.Load().proxy.EndWatches()
+	d.until(ctx, last, func() bool { return d.life.clients() == d.upgrades() })
+}
+
+func (d *Daemon) upgrades() int { return d.front.Load().proxy.Stats().OpenUpgrades }
+
+// until waits at most for a time.
+func (d *Daemon) until(ctx context.Context, most time.Duration, over func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for d.life.clients() > 0 {
+	for !over() {
 		select {
 		case <-ctx.Done():
 			return
