@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"slices"
@@ -28,8 +29,9 @@ const (
 )
 
 // A session is the two authorities of one proxy: its own, which makes the client
-// pair and the Unix socket's certificate and ends with the process, and this
-// user's stable one for loopback listeners.
+// pair and the Unix socket's certificate, and this user's stable one for loopback
+// listeners. Its own ends with the process, unless the proxy is one whose clients
+// read their pair once and outlive it; see keptSession.
 type session struct {
 	own    *socket.Authority
 	places Places
@@ -40,6 +42,36 @@ type session struct {
 
 func newSession(p Places) (*session, error) {
 	own, err := socket.NewAuthority(socket.AuthorityOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &session{own: own, places: p}, nil
+}
+
+// openSession is the session of a proxy that is started again and again, by a
+// service manager say, among clients that are not.
+func (d *Daemon) openSession() (*session, error) {
+	if d.opt.Life != lifeServe {
+		return newSession(d.opt.Places)
+	}
+	s, err := keptSession(d.opt.Places, SessionID(d.config, d.opt.Environ), d.log)
+	if err != nil && d.config.KubeconfigOut == "" {
+		// Its clients run a plugin, which asks again. What they lose is a request.
+		d.Warn(fmt.Sprintf("clients must ask for a new pair when this proxy is started again: %v", err))
+		return newSession(d.opt.Places)
+	}
+	return s, err
+}
+
+// keptSession is the one that the proxy of this id had before. Clients of a
+// kubeconfig have read its pair once: a scheduler that had to be started again
+// with its sidecar would lose its lease, and a kubelet its node.
+func keptSession(p Places, id string, log *slog.Logger) (*session, error) {
+	dir, err := socket.OpenDir(p.Sessions())
+	if err != nil {
+		return nil, err
+	}
+	own, err := socket.OpenSession(dir, id, socket.AuthorityOptions{Logger: log})
 	if err != nil {
 		return nil, err
 	}
