@@ -154,6 +154,17 @@ func TestHostileNeighbour(t *testing.T) {
 	refused(t, m.exec(p), 1, "XDG_RUNTIME_DIR", fmt.Sprint("uid ", alice.uid))
 	m.env["XDG_RUNTIME_DIR"] = m.path("r")
 
+	// Nor does alice take anything from a socket of hers.
+	theirs := m.path("r/theirs.sock")
+	cert, key := m.user("mallory")
+	ms := m.start(append([]string{m.bin, "serve", "--listen", "unix://" + theirs}, upstreamFlags(u.url, cert, key)...)...)
+	eventually(t, patience, func() error { _, err := os.Stat(theirs + ".ctl"); return err })
+	m.openUp(0o777, m.path("r"), theirs, theirs+".ctl")
+	refused(t, a.exec(plugin{server: u.url, lock: a.lock(), args: []string{"--socket", theirs}}), 1, theirs, fmt.Sprint("uid ", mallory.uid))
+	m.openUp(0o700, m.path("r"), theirs, theirs+".ctl")
+	ms.signal(syscall.SIGTERM)
+	ms.wait()
+
 	// The port is open to all; only alice's pair opens anything there.
 	mp := m.jane(u).onLoopback(t)
 	pair, err := tls.X509KeyPair([]byte(m.open(mp).Status.ClientCertificateData), []byte(m.open(mp).Status.ClientKeyData))

@@ -181,3 +181,29 @@ func TestPreparedFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestReplacedKubeconfig: others may write where alice has her kubeconfig written,
+// and put something in its place. Her proxy ends all the same.
+func TestReplacedKubeconfig(t *testing.T) {
+	t.Parallel()
+	alice, mallory := newAccount(t, "alice"), newAccount(t, "mallory")
+	h, u := alice.home(t), newUpstream(t)
+	cert, key := h.user("jane", "dev")
+	shared := h.path("shared")
+	must(t, os.Mkdir(shared, 0o755))
+	must(t, os.Chmod(shared, 0o777))
+	path := filepath.Join(shared, "kubeconfig")
+	s := h.start(append([]string{h.bin, "serve", "--listen", "https://127.0.0.1:0", "--kubeconfig-out", path}, upstreamFlags(u.url, cert, key)...)...)
+	eventually(t, patience, func() error { _, err := os.Stat(path); return err })
+	s.stderr.await(t, "chmod go-w")
+	must(t, os.Remove(path))
+	must(t, syscall.Mkfifo(path, 0o666))
+	must(t, os.Lchown(path, mallory.uid, mallory.gid))
+	s.signal(syscall.SIGTERM)
+	if code := s.wait(); code != 0 {
+		t.Errorf("it ended with %d: %s", code, s.stderr)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
+		t.Errorf("what he put there: %v, %v", info, err)
+	}
+}

@@ -97,6 +97,10 @@ func (k *kubeconfigFile) first() (err error) {
 }
 
 func (k *kubeconfigFile) ours() bool {
+	// Where others may write, a FIFO could stand there, which is never read to its end.
+	if fi, err := os.Lstat(k.path); err != nil || !fi.Mode().IsRegular() || fi.Size() != int64(len(k.data)) {
+		return false
+	}
 	now, err := os.ReadFile(k.path)
 	return err == nil && bytes.Equal(now, k.data)
 }
