@@ -66,7 +66,7 @@ func administer(args ...string) error {
 	var out []byte
 	var err error
 	for range 100 {
-		out, err = exec.Command("flock", append([]string{"/run/lock/execproxy-test-accounts"}, args...)...).CombinedOutput()
+		out, err = exec.Command("flock", append([]string{filepath.Join(suite.dir, "accounts.lock")}, args...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "try again") {
 			break
 		}
