@@ -5,6 +5,7 @@ package integration
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,7 +32,12 @@ var languages = []language{
 		}
 		return []string{python, script(t, "client.py")}
 	}, func(*testing.T) string { return "PYTHONDONTWRITEBYTECODE=1" }},
-	{"javascript", func(t *testing.T) []string { return []string{"node", script(t, "client.mjs")} }, func(t *testing.T) string {
+	{"javascript", func(t *testing.T) []string {
+		if _, err := exec.LookPath("node"); err != nil {
+			need(t, &token.MissingError{What: "node", Package: "nodejs"})
+		}
+		return []string{"node", script(t, "client.mjs")}
+	}, func(t *testing.T) string {
 		entry, err := kubebin.JavaScript()
 		wanted(t, err)
 		return "CLIENT_NODE=" + entry
