@@ -96,15 +96,6 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	return err
 }
 
-// tellByArguments puts what the extension says into the plugin's arguments, for
-// clients that hand their plugin nothing of the cluster.
-func tellByArguments(k *api.Config, s *source, c *config.Config) {
-	k.Clusters[s.cluster].Extensions = nil
-	plugin := k.AuthInfos[s.user].Exec
-	plugin.ProvideClusterInfo = false
-	plugin.Args = append(plugin.Args, c.Arguments()...)
-}
-
 // printable refuses to print a secret, and paths that a plugin could not find.
 func printable(c *config.Config) error {
 	if len(c.KeyPEM) > 0 {

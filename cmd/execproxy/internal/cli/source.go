@@ -151,6 +151,15 @@ func describe(k *api.Cluster, u *api.AuthInfo, user string, identitySaid bool) (
 	return doc, pair, err
 }
 
+// tellByArguments puts what the extension says into the plugin's arguments, for
+// clients that hand their plugin nothing of the cluster.
+func tellByArguments(k *api.Config, s *source, c *config.Config) {
+	k.Clusters[s.cluster].Extensions = nil
+	plugin := k.AuthInfos[s.user].Exec
+	plugin.ProvideClusterInfo = false
+	plugin.Args = append(plugin.Args, c.Arguments()...)
+}
+
 // toldByArguments reads a kubeconfig of ours that says all in its plugin's arguments.
 // Its port is that of the plugin's proxy.
 func toldByArguments(u *api.AuthInfo) (map[string]any, bool) {
