@@ -218,14 +218,16 @@ func (c *command) flagSet(o *options) *pflag.FlagSet {
 
 // fieldValue keeps what a flag said until the weaker sources have been read.
 type fieldValue struct {
-	field  *config.Field
-	values []string
+	field   *config.Field
+	values  []string
+	differs bool // said again, and not the same
 }
 
 func (v *fieldValue) String() string { return strings.Join(v.values, ",") }
 func (v *fieldValue) Type() string   { return strings.ToLower(v.field.Arg) }
 func (v *fieldValue) Set(s string) error {
 	if !v.field.List {
+		v.differs = v.differs || len(v.values) > 0 && v.values[0] != s
 		v.values = nil
 	}
 	v.values = append(v.values, s)

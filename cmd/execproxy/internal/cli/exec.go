@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
@@ -15,6 +17,9 @@ import (
 // ExecCredential's alone.
 func runExec(ctx context.Context, w *world, o *options) error {
 	if err := o.noOperands(); err != nil {
+		return err
+	}
+	if err := o.singles(); err != nil {
 		return err
 	}
 	info := &clientauthentication.ExecCredential{APIVersion: clientauthentication.V1, Kind: clientauthentication.Kind}
@@ -32,6 +37,9 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	}
 	c, err := o.load(w, extension)
 	if err != nil {
+		return err
+	}
+	if err := o.sameCluster(w, c, info, extension); err != nil {
 		return err
 	}
 	ask, err := askFor(c, info, told)
@@ -97,8 +105,8 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	cluster := info.Spec.Cluster
 	if ask.LockFile != "" {
 		// The client takes a proxyConfig, so the cluster it names is the real one,
-		// unless something stronger says otherwise.
-		if c.Server == "" && cluster != nil {
+		// unless it came to a listener of ours: see sameCluster.
+		if cluster != nil && (c.Server == "" || config.SameServer(c.Server, cluster.Server)) {
 			fromClient(c, cluster)
 		}
 		return ask, nil
@@ -109,6 +117,12 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	}
 	if n := len(loopback); n > 0 {
 		ask.Loopback = loopback[n-1]
+		if called, ok := calledListener(cluster); ok {
+			if !slices.Contains(loopback, called) {
+				return ask, fmt.Errorf("the client calls https://%s, --listen says %s: %w; name the address that the client calls", called, strings.Join(c.Listen, ", "), errMixed)
+			}
+			ask.Loopback, ask.Authority = called, cluster.CertificateAuthorityData
+		}
 	}
 	switch {
 	case ask.Loopback != "":
@@ -134,10 +148,23 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	return ask, nil
 }
 
+// calledListener is the loopback address that the client is going to call.
+func calledListener(k *clientauthentication.Cluster) (string, bool) {
+	if k == nil {
+		return "", false
+	}
+	u, err := url.Parse(k.Server)
+	if err != nil || u.Scheme != "https" {
+		return "", false
+	}
+	addr, err := config.LoopbackAddress(u)
+	return addr, err == nil
+}
+
 // fromClient takes the cluster from what the client says of its own.
 func fromClient(c *config.Config, k *clientauthentication.Cluster) {
 	c.Server = k.Server
-	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 {
+	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 && !c.InsecureSkipTLSVerify {
 		c.CertificateAuthorityData = k.CertificateAuthorityData
 	}
 	if c.TLSServerName == "" {
@@ -146,6 +173,8 @@ func fromClient(c *config.Config, k *clientauthentication.Cluster) {
 	if c.ProxyURL == "" {
 		c.ProxyURL = k.ProxyURL
 	}
-	c.InsecureSkipTLSVerify = c.InsecureSkipTLSVerify || k.InsecureSkipTLSVerify
+	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 { // one that we were told is stronger
+		c.InsecureSkipTLSVerify = c.InsecureSkipTLSVerify || k.InsecureSkipTLSVerify
+	}
 	c.DisableCompression = c.DisableCompression || k.DisableCompression
 }

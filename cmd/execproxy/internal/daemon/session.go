@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -92,6 +93,15 @@ func (s *session) trusted(pinned []byte) error {
 			return nil
 		}
 	}
+}
+
+// OurAuthority reports whether somebody who pins these certificates trusts this user's
+// loopback listeners. It makes no authority where there is none.
+func OurAuthority(p Places, pinned []byte) bool {
+	if _, err := os.Stat(p.Authority()); err != nil || len(pinned) == 0 {
+		return false
+	}
+	return (&session{places: p}).trusted(pinned) == nil
 }
 
 func openLoopbackAuthority(p Places) (*socket.Authority, error) {
