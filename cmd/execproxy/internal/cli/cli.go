@@ -78,6 +78,7 @@ type options struct {
 	kubeconfig string
 	context    string
 	executable string
+	provider   string // of ClusterProfiles
 	output     string
 	all        bool
 
@@ -241,7 +242,7 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 		file = f.Value.String()
 	}
 	return config.Load(config.Sources{
-		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir,
+		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir, Handed: o.set.Lookup("extension-policy") != nil,
 		Flags: func(c *config.Config) error {
 			var first error
 			o.set.Visit(func(f *pflag.Flag) {

@@ -48,6 +48,7 @@ certificate and key files.`,
 			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupIdle, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
 			flags: func(s *pflag.FlagSet, o *options) {
 				kubeconfigFlags(s, o)
+				s.StringVar(&o.provider, "cluster-profile-provider", "", "print instead, under this name, the provider file of ClusterProfiles (KEP-5339) for a controller whose plugin has these flags")
 				s.StringVar(&o.executable, "command", "", "what the kubeconfig calls; without it execproxy, as found in PATH or where this one lies")
 			},
 			run: runKubeconfig,

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
@@ -22,6 +23,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err := o.singles(); err != nil {
 		return err
 	}
+	began := time.Now()
 	info := &clientauthentication.ExecCredential{APIVersion: clientauthentication.V1, Kind: clientauthentication.Kind}
 	raw := w.getenv(clientauthentication.InfoVariable)
 	told := raw != ""
@@ -46,6 +48,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
+	ask.Provider, ask.Began = c.Provider, began
 	answer := func(s *clientauthentication.Status) error {
 		out := clientauthentication.ExecCredential{APIVersion: info.APIVersion, Kind: clientauthentication.Kind, Status: s}
 		data, err := out.Encode()

@@ -39,6 +39,9 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err := o.noOperands(); err != nil {
 		return err
 	}
+	if o.set.Changed("cluster-profile-provider") {
+		return o.printProvider(w)
+	}
 	s, err := o.loadSource(w)
 	if err != nil {
 		return err

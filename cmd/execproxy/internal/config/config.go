@@ -102,6 +102,10 @@ type Config struct {
 	LogFile              string        `json:"logFile,omitempty"`
 	LogFormat            string        `json:"logFormat,omitempty"`
 	File                 string        `json:"-"`
+
+	// Of one call of the plugin; a daemon is not told.
+	ExtensionPolicy string `json:"-"`
+	Provider        string `json:"-"`
 }
 
 // A FieldError says which field is wrong, where it was said, and what to do.
@@ -126,12 +130,16 @@ type Sources struct {
 	Environ   func(string) (string, bool) // os.LookupEnv
 	File      string                      // --config, as given on the command line; EXECPROXY_CONFIG otherwise
 	Extension json.RawMessage             // spec.cluster.config of KUBERNETES_EXEC_INFO
+	Handed    bool                        // a client handed Extension on: extension-policy says what it may say
 	Dir       string                      // relative paths of flags and environment are relative to it
 }
 
 // Load reads all sources, weakest first.
 func Load(s Sources) (*Config, error) {
-	c := &Config{}
+	c, err := s.call()
+	if err != nil {
+		return nil, err
+	}
 	if err := c.applyExtension(s.Extension); err != nil {
 		return nil, err
 	}

@@ -37,7 +37,11 @@ type Field struct {
 	upstream bool
 	json     string // where it is not Flag in lowerCamelCase
 	noFile   bool   // only flag and environment
-	set      func(*Config, string) error
+
+	// remote marks what says something of the cluster alone and nothing of this
+	// machine, besides what is upstream.
+	remote bool
+	set    func(*Config, string) error
 }
 
 // Group is the part of the configuration that a field belongs to; commands take
@@ -178,11 +182,11 @@ var Fields = []*Field{
 	{Flag: "renew-before", Arg: "DURATION", Group: GroupRenew, Usage: "renew this long before the end; without it at two thirds of the certificate's life, and never in its first half", set: span(func(c *Config) *time.Duration { return &c.RenewBefore })},
 	{Flag: "signer-name", Arg: "NAME", Group: GroupSigner, Usage: "signer of the cluster that issues the certificate; without it kubernetes.io/kube-apiserver-client, of nodes -kubelet", set: text(func(c *Config) *string { return &c.SignerName })},
 	{Flag: "header", json: "headers", Arg: "NAME=VALUE", List: true, Group: GroupIdentity, Usage: "header of auth headers, or NAME=@FILE, re-read when it changes; repeatable", set: list(func(c *Config) *[]string { return &c.Headers })},
-	{Flag: "aws-region", Arg: "REGION", Group: GroupIdentity, Usage: "region to sign for; without it the AWS SDK's own", set: text(func(c *Config) *string { return &c.AWSRegion })},
-	{Flag: "aws-service", Arg: "NAME", Group: GroupIdentity, Usage: "service to sign for (default \"eks\")", set: text(func(c *Config) *string { return &c.AWSService })},
+	{Flag: "aws-region", remote: true, Arg: "REGION", Group: GroupIdentity, Usage: "region to sign for; without it the AWS SDK's own", set: text(func(c *Config) *string { return &c.AWSRegion })},
+	{Flag: "aws-service", remote: true, Arg: "NAME", Group: GroupIdentity, Usage: "service to sign for (default \"eks\")", set: text(func(c *Config) *string { return &c.AWSService })},
 	{Flag: "aws-profile", Arg: "NAME", Group: GroupIdentity, Usage: "profile of the shared AWS configuration", set: text(func(c *Config) *string { return &c.AWSProfile })},
-	{Flag: "aws-role-arn", Arg: "ARN", Group: GroupIdentity, Usage: "role to assume", set: text(func(c *Config) *string { return &c.AWSRoleARN })},
-	{Flag: "aws-external-id", Arg: "ID", Group: GroupIdentity, Usage: "external id of that role", set: text(func(c *Config) *string { return &c.AWSExternalID })},
+	{Flag: "aws-role-arn", remote: true, Arg: "ARN", Group: GroupIdentity, Usage: "role to assume", set: text(func(c *Config) *string { return &c.AWSRoleARN })},
+	{Flag: "aws-external-id", remote: true, Arg: "ID", Group: GroupIdentity, Usage: "external id of that role", set: text(func(c *Config) *string { return &c.AWSExternalID })},
 	{Flag: "unsigned-payload", Group: GroupIdentity, Usage: "send bodies over 3 MiB as UNSIGNED-PAYLOAD instead of refusing them", set: toggle(func(c *Config) *bool { return &c.UnsignedPayload })},
 	{Flag: "sign-target", Group: GroupIdentity, Usage: "also sign the exact path and query, whose order plain SigV4 leaves open", set: toggle(func(c *Config) *bool { return &c.SignTarget })},
 
@@ -200,6 +204,8 @@ var Fields = []*Field{
 	{Flag: "lock-file", Arg: "FILE", Group: GroupLock, Path: true, Usage: "end when this file, locked by the parent with flock(2), comes free", set: text(func(c *Config) *string { return &c.LockFile })},
 	{Flag: "foreground", Group: GroupExec, Usage: "serve in the plugin's own process instead of a daemon", set: toggle(func(c *Config) *bool { return &c.Foreground })},
 	{Flag: "socket", Arg: "PATH", Group: GroupExec, Path: true, Usage: "answer for the proxy that already serves at this Unix socket", set: text(func(c *Config) *string { return &c.Socket })},
+	{Flag: "extension-policy", Arg: "POLICY", noFile: true, Group: GroupExec, Usage: "what the cluster's exec extension may say: all (default), or cluster, nothing of this machine: for extensions that others write", set: setExtensionPolicy},
+	{Flag: "provider", Arg: "NAME", noFile: true, Group: GroupExec, Usage: "count this plugin's calls under this name in metrics and status", set: setProvider},
 	{Flag: "idle-timeout", Arg: "DURATION", Group: GroupIdle, Usage: "end a daemon without lock after this time without a client (default 5m)", set: span(func(c *Config) *time.Duration { return &c.IdleTimeout })},
 	{Flag: "drain-timeout", Arg: "DURATION", Group: GroupLife, Usage: "time that requests get to end after SIGTERM (default 10s)", set: span(func(c *Config) *time.Duration { return &c.DrainTimeout })},
 	{Flag: "foreign-authorization", Arg: "POLICY", Group: GroupPolicy, Usage: "requests with an Authorization of their own: reject (default), or passthrough without our identity", set: text(func(c *Config) *string { return &c.ForeignAuthorization })},
@@ -289,6 +295,9 @@ func (c *Config) applyExtension(raw json.RawMessage) error {
 				continue
 			}
 			known[f.Flag] = f
+			if c.ExtensionPolicy == ExtensionCluster && f.Path {
+				known[f.Flag] = nil
+			}
 			if _, twice := doc[f.JSON()]; twice {
 				return &FieldError{source, f.JSON(), fmt.Errorf("stands beside upstream, where it is upstream.%s; say it there alone", f.Flag)}
 			}
@@ -300,12 +309,15 @@ func (c *Config) applyExtension(raw json.RawMessage) error {
 	// Where it came from is the cluster's own business; the file's name of a
 	// configuration may be said here and nowhere else in a document.
 	if file, ok := doc["config"]; ok {
+		if c.ExtensionPolicy == ExtensionCluster {
+			return notTheCluster(source, "config")
+		}
 		delete(doc, "config")
 		if err := json.Unmarshal(file, &c.File); err != nil {
 			return &FieldError{source, "config", errors.New("must be a path")}
 		}
 	}
-	return c.applyDocument(source, doc, "")
+	return c.applyExtensionFields(source, doc)
 }
 
 func (c *Config) applyDocument(source string, doc map[string]json.RawMessage, base string) error {
@@ -323,6 +335,9 @@ func (c *Config) applyFields(source, prefix string, doc map[string]json.RawMessa
 		f, ok := known[name]
 		if !ok {
 			return &FieldError{source, prefix + quoteOdd(name), fmt.Errorf("unknown field; known are %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))}
+		}
+		if f == nil {
+			return notTheCluster(source, prefix+name)
 		}
 		values, err := f.values(doc[name])
 		if err != nil {

@@ -43,6 +43,11 @@ type Ask struct {
 	Loopback string `json:"loopback,omitempty"`
 	// Authority is the PEM that the client trusts there; empty: not known.
 	Authority []byte `json:"authority,omitempty"`
+
+	// Provider and Began are for the figures alone, and go beside the document that
+	// a proxy of another version would refuse: who asks, and since when.
+	Provider string    `json:"-"`
+	Began    time.Time `json:"-"`
 }
 
 // Status is what `execproxy status` tells of one proxy.
@@ -69,6 +74,9 @@ type Status struct {
 	Key      *KeyStatus     `json:"key,omitempty"`
 	Renewal  *RenewalStatus `json:"renewal,omitempty"`
 	Warnings []string       `json:"warnings,omitempty"`
+
+	Metrics    string      `json:"metrics,omitempty"` // URL
+	Obtentions []Obtention `json:"obtentions,omitempty"`
 }
 
 // Handshakes counts TLS handshakes with the API server. A full one costs a
@@ -104,6 +112,7 @@ var errEnding = &refusal{Message: "the proxy is ending", Stopping: true}
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathDocument, func(w http.ResponseWriter, r *http.Request) {
+		arrived := time.Now()
 		var ask Ask
 		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsk))
 		dec.DisallowUnknownFields()
@@ -117,7 +126,9 @@ func (d *Daemon) controlHandler() http.Handler {
 		case <-r.Context().Done():
 			return
 		}
+		ask.Provider, ask.Began = askedBy(r.URL.Query(), arrived)
 		status, err := d.document(ask)
+		d.obtentions.count(ask, err)
 		if err != nil {
 			var r *refusal
 			if !errors.As(err, &r) {
@@ -219,7 +230,7 @@ func nobody(err error) bool {
 // document asks for the session's document.
 func (c *controller) document(ctx context.Context, ask Ask) (*clientauthentication.Status, error) {
 	var s clientauthentication.Status
-	if err := c.call(ctx, http.MethodPost, pathDocument, ask, &s); err != nil {
+	if err := c.call(ctx, http.MethodPost, pathDocument+"?"+ask.figures(), ask, &s); err != nil {
 		return nil, err
 	}
 	return &s, nil

@@ -81,6 +81,9 @@ type Daemon struct {
 	locks     []*socket.Lock
 	cleanups  []func()
 	warnings  []string
+	metrics   string // URL
+
+	obtentions obtentions
 }
 
 // Run runs a proxy until ctx ends, its life is over or it is asked to stop. An
@@ -171,6 +174,7 @@ func (d *Daemon) start(ctx context.Context) error {
 			return err
 		}
 	}
+	d.obtentions.recall(failurePath(d.opt.Places, d.opt.ID))
 	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", d.id.name(), "listen", d.urls())
 	close(d.ready)
 	return nil

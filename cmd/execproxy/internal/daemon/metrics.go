@@ -36,6 +36,7 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 	count("upstream_dead_peers_total", up.DeadPeers)
 	gauge("key_generation", float64(up.Generation))
 	d.id.writeMetrics(w)
+	d.obtentions.write(w)
 	if r := d.renewalStatus(); r != nil {
 		count("renewals_total", r.Renewed)
 		pending := 0.0
@@ -69,6 +70,9 @@ func (d *Daemon) listenMetrics(addr string) error {
 	l := &listener{addr: ln.Addr().String(), server: d.ownServer(mux)}
 	d.add(l)
 	d.serve(l, ln)
+	d.mu.Lock()
+	d.metrics = "http://" + l.addr + "/metrics"
+	d.mu.Unlock()
 	d.log.Info("metrics", "address", "http://"+l.addr+"/metrics")
 	return nil
 }

@@ -142,6 +142,7 @@ func (p *Plugin) Foreground(ctx context.Context, answer func(*clientauthenticati
 		PIN: pin, Version: p.Version, LogWriter: log, Hurry: hurry,
 		Ready: func(d *Daemon) error {
 			s, err := d.document(ask)
+			d.obtentions.count(ask, err)
 			if err != nil {
 				return err
 			}

@@ -84,7 +84,9 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 	}
 	order := &order{ID: id, Life: life, Places: p.Places, Config: p.Config, Ask: p.Ask}
 	memo := &memo{path: memoPath(p.Places, id)}
+	failed := failurePath(p.Places, id)
 	if order.PIN, err = p.once(parent, memo); err != nil {
+		noteFailure(failed, p.Ask.Provider)
 		return nil, err
 	}
 	// Whoever was asked took their time.
@@ -96,6 +98,7 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 	}
 	clear(order.PIN)
 	if err != nil {
+		noteFailure(failed, p.Ask.Provider)
 		return nil, err
 	}
 	_ = os.Remove(memo.path) // mostly there is none

@@ -26,12 +26,13 @@ func (d *Daemon) status() Status {
 		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: d.id.signatures.Load() + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
 		CertificateNotAfter: d.id.notAfter(), Key: d.id.keyStatus(), Renewal: d.renewalStatus(),
+		Obtentions: d.obtentions.status(),
 	}
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
 	}
 	d.mu.Lock()
-	s.Warnings = slices.Clone(d.warnings)
+	s.Warnings, s.Metrics = slices.Clone(d.warnings), d.metrics
 	d.mu.Unlock()
 	return s
 }
