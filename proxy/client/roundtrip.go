@@ -34,7 +34,7 @@ func newRoundTripper(c *Client) *roundTripper {
 }
 
 func (rt *roundTripper) dial(ctx context.Context, _, address string) (net.Conn, error) {
-	secure, err := rt.c.dialTLS(ctx, address)
+	secure, err := rt.c.dialTLS(ctx, address, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +65,9 @@ func (rt *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return rt.transport.RoundTrip(r)
 }
+
+// CloseIdleConnections is what [http.Client.CloseIdleConnections] asks for.
+func (rt *roundTripper) CloseIdleConnections() { rt.transport.CloseIdleConnections() }
 
 func (rt *roundTripper) allowed(r *http.Request) error {
 	if r.URL == nil || r.URL.Scheme != "https" {
