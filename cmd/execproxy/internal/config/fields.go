@@ -196,7 +196,7 @@ var Fields = []*Field{
 	{Flag: "tls-server-name", Arg: "NAME", Group: GroupCluster, upstream: true, Usage: "name that its certificate must carry, where it is not the host", set: text(func(c *Config) *string { return &c.TLSServerName })},
 	{Flag: "insecure-skip-tls-verify", Group: GroupCluster, upstream: true, Usage: "do not verify the API server's certificate; whoever answers gets the requests", set: toggle(func(c *Config) *bool { return &c.InsecureSkipTLSVerify })},
 	{Flag: "proxy-url", Arg: "URL", Group: GroupCluster, upstream: true, Usage: "proxy on the way: http, https or socks5; without it HTTPS_PROXY and NO_PROXY", set: text(func(c *Config) *string { return &c.ProxyURL })},
-	{Flag: "disable-compression", Group: GroupCluster, upstream: true, Usage: "accepted for kubeconfigs that have it; the client alone decides on compression", set: toggle(func(c *Config) *bool { return &c.DisableCompression })},
+	{Flag: "disable-compression", Group: GroupCluster, upstream: true, Usage: "ask the API server for no compressed answers, whatever the client takes", set: toggle(func(c *Config) *bool { return &c.DisableCompression })},
 
 	{Flag: "listen", Arg: "ADDRESS", List: true, Group: GroupListen, Usage: "unix:///PATH or https://127.0.0.1:PORT; repeatable", set: list(func(c *Config) *[]string { return &c.Listen })},
 	{Flag: "kubeconfig-out", Arg: "FILE", Group: GroupServe, Path: true, Usage: "write a kubeconfig (0600) that any client of this user can use as it is", set: text(func(c *Config) *string { return &c.KubeconfigOut })},

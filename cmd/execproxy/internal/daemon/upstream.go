@@ -39,7 +39,7 @@ func (d *Daemon) connect(ctx context.Context) error {
 	o := proxy.Options{
 		Server: server, Transport: d.upstream, UpgradeTransport: d.upstream.Upgrade(), Verified: d.session.own.Verified,
 		Sign: d.id.sign(), HashBody: d.id.hashesBody(), Refused: d.id.refused(),
-		UnsignedPayload: c.UnsignedPayload, Logger: d.log,
+		UnsignedPayload: c.UnsignedPayload, DisableCompression: c.DisableCompression, Logger: d.log,
 	}
 	if c.ForeignAuthorization == config.Passthrough {
 		out.Certificate = nil
