@@ -80,6 +80,7 @@ type options struct {
 	executable string
 	output     string
 	all        bool
+	direct     bool
 
 	algorithm  string        // of a key to be made
 	user       string        // of a certificate to be asked for
@@ -238,7 +239,7 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 	if f := o.set.Lookup("config"); f != nil {
 		file = f.Value.String()
 	}
-	return config.Load(config.Sources{
+	c, err := config.Load(config.Sources{
 		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir,
 		Flags: func(c *config.Config) error {
 			var first error
@@ -254,6 +255,11 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 			return first
 		},
 	})
+	if err != nil {
+		return nil, err
+	}
+	c.Direct = o.direct
+	return c, nil
 }
 
 // complete checks the sum of all sources.

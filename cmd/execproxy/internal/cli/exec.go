@@ -34,10 +34,6 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	ask, err := askFor(c, info, told)
-	if err != nil {
-		return err
-	}
 	answer := func(s *clientauthentication.Status) error {
 		out := clientauthentication.ExecCredential{APIVersion: info.APIVersion, Kind: clientauthentication.Kind, Status: s}
 		data, err := out.Encode()
@@ -45,6 +41,17 @@ func runExec(ctx context.Context, w *world, o *options) error {
 			return err
 		}
 		_, err = w.stdout.Write(data)
+		return err
+	}
+	if o.direct {
+		s, err := w.direct(ctx, o, c, info)
+		if err != nil {
+			return err
+		}
+		return answer(s)
+	}
+	ask, err := askFor(c, info, told)
+	if err != nil {
 		return err
 	}
 	if c.Socket != "" {
@@ -71,7 +78,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	plugin := &daemon.Plugin{
-		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask,
+		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask, Login: w.login(c, info.Spec.Interactive),
 		Unlock: func(ctx context.Context) ([]byte, error) { return w.unlock(ctx, c, info.Spec.Interactive) },
 	}
 	if !c.Foreground {
