@@ -73,6 +73,9 @@ func (e *lateError) Unwrap() error { return context.DeadlineExceeded }
 func Credential(ctx context.Context, o Options) (*clientauthentication.Status, error) {
 	s, stderr, err := run(ctx, o)
 	if err != nil {
+		if o.Stderr != nil { // the user has read it
+			stderr = ""
+		}
 		return nil, &Error{Command: o.Command, Err: err, Stderr: stderr}
 	}
 	return s, nil
@@ -181,8 +184,11 @@ func Usable(s *clientauthentication.Status, now time.Time) (*token.Credential, e
 			k.Expires = leaf.NotAfter
 		}
 	}
-	if err := k.Check(now); err != nil {
-		return nil, fmt.Errorf("what it handed out cannot be used: %w: log in with it anew, or set this machine's clock", err)
+	switch err := k.Check(now); {
+	case errors.Is(err, token.ErrExpired):
+		return nil, fmt.Errorf("%w: log in with it anew, or set this machine's clock", err)
+	case err != nil:
+		return nil, fmt.Errorf("what it handed out cannot be used: %w", err)
 	}
 	return k, nil
 }
