@@ -81,6 +81,8 @@ type options struct {
 	provider   string // of ClusterProfiles
 	output     string
 	all        bool
+	direct     bool
+	began      time.Time // this call of the plugin
 
 	algorithm  string        // of a key to be made
 	user       string        // of a certificate to be asked for
@@ -241,7 +243,7 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 	if f := o.set.Lookup("config"); f != nil {
 		file = f.Value.String()
 	}
-	return config.Load(config.Sources{
+	c, err := config.Load(config.Sources{
 		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir, Handed: o.set.Lookup("extension-policy") != nil,
 		Flags: func(c *config.Config) error {
 			var first error
@@ -257,6 +259,11 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 			return first
 		},
 	})
+	if err != nil {
+		return nil, err
+	}
+	c.Direct = o.direct
+	return c, nil
 }
 
 // complete checks the sum of all sources.

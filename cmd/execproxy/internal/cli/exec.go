@@ -23,7 +23,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err := o.singles(); err != nil {
 		return err
 	}
-	began := time.Now()
+	o.began = time.Now()
 	info := &clientauthentication.ExecCredential{APIVersion: clientauthentication.V1, Kind: clientauthentication.Kind}
 	raw := w.getenv(clientauthentication.InfoVariable)
 	told := raw != ""
@@ -44,11 +44,6 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err := o.sameCluster(w, c, info, extension); err != nil {
 		return err
 	}
-	ask, err := askFor(c, info, told)
-	if err != nil {
-		return err
-	}
-	ask.Provider, ask.Began = c.Provider, began
 	answer := func(s *clientauthentication.Status) error {
 		out := clientauthentication.ExecCredential{APIVersion: info.APIVersion, Kind: clientauthentication.Kind, Status: s}
 		data, err := out.Encode()
@@ -58,6 +53,18 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		_, err = w.stdout.Write(data)
 		return err
 	}
+	if o.direct {
+		s, err := w.direct(ctx, o, c, info)
+		if err != nil {
+			return err
+		}
+		return answer(s)
+	}
+	ask, err := askFor(c, info, told)
+	if err != nil {
+		return err
+	}
+	ask.Provider, ask.Began = c.Provider, o.began
 	if c.Socket != "" {
 		// Whoever serves there says no if it stands in front of another cluster.
 		if c.Server != "" {
@@ -82,7 +89,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	plugin := &daemon.Plugin{
-		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask,
+		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask, Login: w.login(c, info.Spec.Interactive),
 		Unlock: func(ctx context.Context) ([]byte, error) { return w.unlock(ctx, c, info.Spec.Interactive) },
 	}
 	if !c.Foreground {
@@ -144,6 +151,9 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 		return ask, fmt.Errorf("the client's server: %w", err)
 	}
 	addr, err := config.LoopbackAddress(u)
+	if err != nil && c.Provider != "" {
+		return ask, fmt.Errorf("this controller calls %s itself and does not know proxyConfig (it names no lock file); build it with proxy/client/clientgo, or, where the controller may have the credential itself, say --direct in the arguments of provider %s", config.Shown(u), c.Provider)
+	}
 	if err != nil {
 		return ask, fmt.Errorf("this client calls %s itself and does not know proxyConfig (it names no lock file); use the kubeconfig that `execproxy kubeconfig` prints, or `execproxy run -- CMD`", config.Shown(u))
 	}

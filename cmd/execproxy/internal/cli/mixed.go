@@ -82,7 +82,8 @@ func (o *options) sameCluster(w *world, c *config.Config, info *clientauthentica
 		}
 	}
 	k := info.Spec.Cluster
-	if k == nil || k.Server == "" || config.SameServer(claims[0].Server, k.Server) {
+	if o.direct || // see direct
+		k == nil || k.Server == "" || config.SameServer(claims[0].Server, k.Server) {
 		return nil
 	}
 	if info.Spec.LockFilePath == "" && c.LockFile == "" && len(c.Listen) > 0 {

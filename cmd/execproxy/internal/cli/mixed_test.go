@@ -69,6 +69,9 @@ func TestMixedArguments(t *testing.T) {
 			}
 		})
 	}
+	if code, _, errs := play(t, info("https://a", "", nil), args("--provider=fleet")...); code != 1 || !strings.Contains(errs, "clientgo") || !strings.Contains(errs, "--direct") {
+		t.Errorf("a controller without proxyConfig: exit %d, %q", code, errs)
+	}
 	// Said twice and the same, or spelled otherwise, is no contradiction: these get as
 	// far as their lock.
 	for name, tt := range map[string]struct {

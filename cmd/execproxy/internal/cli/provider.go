@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
@@ -57,11 +58,14 @@ func (o *options) printProvider(w *world) error {
 	if c.Server != "" {
 		return errors.New("server: the file or EXECPROXY_SERVER names a cluster, which the ClusterProfiles do; unset it")
 	}
-	service := c.AWSService
+	service, cluster := c.AWSService, c.EKSCluster
+	if c.Auth == config.AuthEKSToken && cluster == "" {
+		c.EKSCluster = "PROFILE" // which names it
+	}
 	if err := c.CompleteIdentity(); err != nil {
 		return o.usage(err)
 	}
-	c.AWSService = service // a default said is one that no profile can replace
+	c.AWSService, c.EKSCluster = service, cluster // a default said is one that no profile can replace
 	if err := printable(c); err != nil {
 		return err
 	}
@@ -79,7 +83,17 @@ func (o *options) printProvider(w *world) error {
 	if err := daemon.CheckFiles(c); err != nil {
 		fmt.Fprintf(w.stderr, "execproxy: warning: the controller will fail until this is mended: %s\n", oneLine(err.Error()))
 	}
-	args := append([]string{"exec", "--provider=" + o.provider, "--extension-policy=" + config.ExtensionCluster}, c.Args()...)
+	if names := secretNames(c.ExecEnv); len(names) > 0 {
+		fmt.Fprintf(w.stderr, "execproxy: warning: %s of the exec plugin will stand in the provider file for all to read; leave it to the controller's environment\n", strings.Join(names, ", "))
+	}
+	args := []string{"exec", "--provider=" + o.provider, "--extension-policy=" + config.ExtensionCluster}
+	if o.direct {
+		if err := daemon.CheckDirect(c); err != nil {
+			return o.usage(err)
+		}
+		args = append(args, "--direct")
+	}
+	args = append(args, c.Args()...)
 	out := json.NewEncoder(w.stdout)
 	out.SetEscapeHTML(false) // the URI of a key on a token may have an &
 	out.SetIndent("", "  ")

@@ -19,6 +19,12 @@ func TestProviderFile(t *testing.T) {
 		t.Errorf("exit %d, stderr %q", code, errs)
 	}
 	golden(t, "testdata/provider-mtls.json", out)
+	// The profiles' extension names each cluster.
+	code, out, errs = play(t, nil, "kubeconfig", "--cluster-profile-provider=eks", "--command", "execproxy", "--direct", "--auth=eks-token")
+	if code != 0 || errs != "" {
+		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+	golden(t, "testdata/provider-direct.json", out)
 }
 
 func TestProviderFileRefused(t *testing.T) {
@@ -36,6 +42,8 @@ func TestProviderFileRefused(t *testing.T) {
 		"a listener":       {nil, append(id, "--cluster-profile-provider=a", "--listen=https://127.0.0.1:1"), 2, []string{"--listen", "ClusterProfiles"}},
 		"a context":        {nil, append(id, "--cluster-profile-provider=a", "--context=a"), 2, []string{"--context", "ClusterProfiles"}},
 		"another's server": {map[string]string{"EXECPROXY_SERVER": "https://a"}, append(id, "--cluster-profile-provider=a"), 1, []string{"EXECPROXY_SERVER"}},
+		"direct, signed":   {nil, append(id, "--cluster-profile-provider=a", "--direct"), 2, []string{"--auth", "--direct"}},
+		"direct, hardware": {nil, []string{"--cluster-profile-provider=a", "--direct", "--key=tpm:handle=0x81000100", "--cert=/c"}, 2, []string{"--key", "--direct"}},
 		"a secret":         {nil, []string{"--cluster-profile-provider=a", "--auth=headers", "--header=Authorization=Bearer hunter2"}, 1, []string{"mode 0600"}},
 	} {
 		t.Run(name, func(t *testing.T) {

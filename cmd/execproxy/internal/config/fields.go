@@ -117,6 +117,8 @@ func (f *Field) Set(c *Config, value, base string) error {
 // path is the part of a value that is a path, and what stands before it.
 func (f *Field) path(value string) (prefix, path string) {
 	switch {
+	case f.Flag == "exec-command" && strings.ContainsAny(value, `/`+string(filepath.Separator)):
+		return "", value // without a slash it is a name, looked for in PATH
 	case f.Flag == "key":
 		return keyPath(value)
 	case f.Flag == "pin-source":
@@ -172,7 +174,7 @@ func list(p func(*Config) *[]string) func(*Config, string) error {
 
 // Fields is the one table of what can be said, in the order of usage texts.
 var Fields = []*Field{
-	{Flag: "auth", Arg: "SCHEME", Group: GroupIdentity, Usage: "who the proxy is to the API server: mtls, sigv4 or headers", set: text(func(c *Config) *string { return &c.Auth })},
+	{Flag: "auth", Arg: "SCHEME", Group: GroupIdentity, Usage: "who the proxy is to the API server: mtls, sigv4, headers, exec or eks-token", set: text(func(c *Config) *string { return &c.Auth })},
 	{Flag: "key", Arg: "KEY", Group: GroupKey, Path: true, Usage: "private key of mtls: a PEM file, pkcs11:… (RFC 7512), tpm:handle=0x81000100 or tpm:FILE (TSS2)", set: text(func(c *Config) *string { return &c.Key })},
 	{Flag: "cert", Arg: "FILE", Group: GroupKey, Path: true, Usage: "its PEM certificate chain, leaf first; without it the chain is in the key's file or on its token", set: text(func(c *Config) *string { return &c.Cert })},
 	{Flag: "pin-source", Arg: "SOURCE", Group: GroupKey, Usage: "PIN of the token, or password of the TPM's key: FILE, fd:N, credential:NAME (systemd), askpass:PROGRAM, or prompt", set: text(func(c *Config) *string { return &c.PINSource })},
@@ -189,6 +191,13 @@ var Fields = []*Field{
 	{Flag: "aws-external-id", remote: true, Arg: "ID", Group: GroupIdentity, Usage: "external id of that role", set: text(func(c *Config) *string { return &c.AWSExternalID })},
 	{Flag: "unsigned-payload", Group: GroupIdentity, Usage: "send bodies over 3 MiB as UNSIGNED-PAYLOAD instead of refusing them", set: toggle(func(c *Config) *bool { return &c.UnsignedPayload })},
 	{Flag: "sign-target", Group: GroupIdentity, Usage: "also sign the exact path and query, whose order plain SigV4 leaves open", set: toggle(func(c *Config) *bool { return &c.SignTarget })},
+	{Flag: "eks-cluster", remote: true, Arg: "NAME", Group: GroupIdentity, Usage: "name of the EKS cluster that a token of eks-token is for", set: text(func(c *Config) *string { return &c.EKSCluster })},
+	{Flag: "exec-command", Arg: "COMMAND", Group: GroupIdentity, Usage: "exec credential plugin behind the proxy, of auth exec", set: text(func(c *Config) *string { return &c.ExecCommand })},
+	{Flag: "exec-arg", json: "execArgs", Arg: "ARG", List: true, Group: GroupIdentity, Usage: "argument of that plugin; repeatable", set: list(func(c *Config) *[]string { return &c.ExecArgs })},
+	{Flag: "exec-env", Arg: "NAME=VALUE", List: true, Group: GroupIdentity, Usage: "environment variable of that plugin, besides those of the client; repeatable", set: list(func(c *Config) *[]string { return &c.ExecEnv })},
+	{Flag: "exec-api-version", json: "execApiVersion", Arg: "VERSION", Group: GroupIdentity, Usage: "client.authentication.k8s.io/v1 (default) or …/v1beta1, which that plugin speaks", set: text(func(c *Config) *string { return &c.ExecAPIVersion })},
+	{Flag: "exec-interactive-mode", Arg: "MODE", Group: GroupIdentity, Usage: "whether that plugin may use the terminal: Never, IfAvailable (default) or Always", set: text(func(c *Config) *string { return &c.ExecInteractiveMode })},
+	{Flag: "exec-provide-cluster-info", Group: GroupIdentity, Usage: "tell that plugin which cluster it is for", set: toggle(func(c *Config) *bool { return &c.ExecProvideClusterInfo })},
 
 	{Flag: "server", Arg: "URL", Group: GroupCluster, upstream: true, Usage: "the API server, https://HOST[:PORT][/BASE]", set: text(func(c *Config) *string { return &c.Server })},
 	{Flag: "certificate-authority", Arg: "FILE", Group: GroupCluster, Path: true, upstream: true, Usage: "PEM certificates that vouch for it; without them the system's", set: setCAFile},
@@ -269,6 +278,10 @@ func (f *Field) clear(c *Config) {
 		c.Headers = nil
 	case "listen":
 		c.Listen = nil
+	case "exec-arg":
+		c.ExecArgs = nil
+	case "exec-env":
+		c.ExecEnv = nil
 	}
 }
 

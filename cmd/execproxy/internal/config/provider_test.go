@@ -97,7 +97,7 @@ func TestExtensionPolicy(t *testing.T) {
 	}
 	allowed := map[string]bool{
 		"server": true, "certificate-authority-data": true, "tls-server-name": true, "insecure-skip-tls-verify": true, "proxy-url": true, "disable-compression": true,
-		"aws-region": true, "aws-service": true, "aws-role-arn": true, "aws-external-id": true,
+		"aws-region": true, "aws-service": true, "aws-role-arn": true, "aws-external-id": true, "eks-cluster": true,
 	}
 	for _, f := range Fields {
 		var said any = sample(f)

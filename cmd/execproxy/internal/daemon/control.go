@@ -41,6 +41,15 @@ type Ask struct {
 	// Loopback is the host:port that the client will call; empty for a client
 	// that takes a proxyConfig.
 	Loopback string `json:"loopback,omitempty"`
+	// Direct asks for what the API server itself accepts, of a daemon that was started
+	// to hand it out.
+	Direct bool `json:"direct,omitempty"`
+	// Client is the client's process; 0: not known.
+	Client int `json:"client,omitempty"`
+	// Interactive says that the plugin can ask its user.
+	Interactive bool `json:"interactive,omitempty"`
+	// Credential is what it got when it did.
+	Credential *clientauthentication.Status `json:"credential,omitempty"`
 	// Authority is the PEM that the client trusts there; empty: not known.
 	Authority []byte `json:"authority,omitempty"`
 
@@ -101,6 +110,7 @@ type KeyStatus struct {
 type refusal struct {
 	Message  string `json:"error"`
 	Stopping bool   `json:"stopping,omitempty"`
+	Login    bool   `json:"login,omitempty"` // the user may be able to help
 }
 
 func (r *refusal) Error() string { return r.Message }
@@ -127,7 +137,7 @@ func (d *Daemon) controlHandler() http.Handler {
 			return
 		}
 		ask.Provider, ask.Began = askedBy(r.URL.Query(), arrived)
-		status, err := d.document(ask)
+		status, err := d.document(r.Context(), ask)
 		d.obtentions.count(ask, err)
 		if err != nil {
 			var r *refusal

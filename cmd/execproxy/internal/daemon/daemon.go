@@ -18,6 +18,7 @@ import (
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
 	"github.com/execproxy/execproxy/proxy"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/proxy/socket"
 	"github.com/execproxy/execproxy/transport"
 )
@@ -30,6 +31,8 @@ type Options struct {
 	Places  Places
 	Environ []string
 	PIN     []byte // what the plugin asked for, or was given
+
+	Credential *clientauthentication.Status // what the plugin got from its user; nil: we get it
 
 	// Terminal says that whoever is at the terminal, if there is one, may be asked.
 	Terminal bool
@@ -67,6 +70,7 @@ type Daemon struct {
 	session  *session
 	rotating sync.Mutex
 	roots    *x509.CertPool // the last good ones; guarded by rotating once it runs
+	handed   handed         // of a daemon without a proxy
 	names    []string       // what the Unix socket's certificate is for
 
 	background sync.WaitGroup  // what Go started
@@ -133,10 +137,13 @@ func (d *Daemon) start(ctx context.Context) error {
 		return err
 	}
 	homes.PIN, homes.Ask, homes.Detached = d.opt.PIN, d.opt.Terminal, !d.opt.Terminal
-	if d.id, err = newIdentity(ctx, d.config, homes, d.log); err != nil {
+	if d.id, err = newIdentity(ctx, d.config, homes, d.opt.Credential, d.log); err != nil {
 		return err
 	}
 	d.Warn(d.id.warnings...)
+	if d.opt.Life == lifeDirect {
+		return d.startDirect(ctx)
+	}
 	if d.session, err = newSession(d.opt.Places); err != nil {
 		return err
 	}
@@ -259,7 +266,9 @@ func (d *Daemon) drain(listeners []*listener) {
 	for _, l := range listeners {
 		all.Go(func() { _ = l.server.Shutdown(ctx) })
 	}
-	d.proxy.EndWatches()
+	if d.proxy != nil {
+		d.proxy.EndWatches()
+	}
 	all.Wait()
 }
 

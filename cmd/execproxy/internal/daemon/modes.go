@@ -141,7 +141,7 @@ func (p *Plugin) Foreground(ctx context.Context, answer func(*clientauthenticati
 		ID: id, Life: lifeLock, Idle: c.IdleTimeout, Places: places, Environ: p.Environ, Sockets: []string{places.Socket(id)},
 		PIN: pin, Version: p.Version, LogWriter: log, Hurry: hurry,
 		Ready: func(d *Daemon) error {
-			s, err := d.document(ask)
+			s, err := d.document(ctx, ask)
 			d.obtentions.count(ask, err)
 			if err != nil {
 				return err

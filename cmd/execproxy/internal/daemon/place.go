@@ -76,6 +76,10 @@ const (
 	lifeLock = "lock"
 	lifeIdle = "idle"
 
+	// A daemon that keeps a credential for clients which talk to the API server
+	// themselves. No proxy ever hands out one.
+	lifeDirect = "direct"
+
 	// These start no daemon and are found by no plugin that did not name them.
 	lifeServe = "serve"
 	lifeRun   = "run"
@@ -155,9 +159,12 @@ func ID(c *config.Config, environ []string, life string) string {
 		Roots    []string `json:",omitempty"`
 	}{c.Cluster, c.Identity, c.ForeignAuthorization, c.IdleTimeout.String(), nil, nil, life, c.CertPEM, nil}
 	// The AWS SDK makes calls of its own, by way of these and trusting those.
-	aws := c.Auth == config.AuthSigV4
+	aws := c.Auth == config.AuthSigV4 || c.Auth == config.AuthEKSToken
 	if aws {
 		what.Environ = variables(environ, identityVariable)
+	}
+	if c.Auth == config.AuthExec {
+		what.Environ = variables(chainedEnviron(environ), chainedVariable)
 	}
 	if r, err := c.KeyRef(); c.Key != "" && err == nil && r.URI != nil {
 		// The id is logged, and a PIN is short: nobody shall find it out from there.

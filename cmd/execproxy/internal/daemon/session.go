@@ -146,12 +146,23 @@ func serverNames(c *config.Config) []string {
 
 // document is what a plugin prints: the pair of this session and, for a client
 // that takes it, the socket. Asked again, it is the same to the byte.
-func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
+func (d *Daemon) document(ctx context.Context, ask Ask) (*clientauthentication.Status, error) {
+	switch direct := d.opt.Life == lifeDirect; {
+	case ask.Direct != direct && direct:
+		return nil, &refusal{Message: "this daemon keeps a credential and is no proxy; name the socket of one"}
+	case ask.Direct != direct:
+		return nil, &refusal{Message: "this proxy does not hand out what the API server accepts; leave --direct out, or --socket"}
+	case direct:
+		return d.credential(ctx, ask)
+	}
 	if ask.Server != "" && ask.Server != d.config.Server {
 		return nil, &refusal{Message: "this proxy stands in front of " + d.config.Server + ", not of " + ask.Server + "; name its socket only for that cluster"}
 	}
 	if !d.life.touch() {
 		return nil, errEnding
+	}
+	if err := d.fresh(ctx, ask); err != nil {
+		return nil, err
 	}
 	s := &clientauthentication.Status{ExpirationTimestamp: time.Now().Add(d.expiry()).UTC().Truncate(time.Second)}
 	switch {

@@ -13,12 +13,20 @@ import (
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
+	"github.com/execproxy/execproxy/proxy"
 	"github.com/execproxy/execproxy/proxy/socket"
+	"github.com/execproxy/execproxy/transport"
 )
 
 // status tells of this proxy.
 func (d *Daemon) status() Status {
-	up, px := d.upstream.Stats(), d.proxy.Stats()
+	var (
+		up transport.Stats
+		px proxy.Stats
+	)
+	if d.proxy != nil {
+		up, px = d.upstream.Stats(), d.proxy.Stats()
+	}
 	s := Status{
 		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
 		Server: d.config.Server, Auth: d.config.Auth, Identity: d.id.name(),
