@@ -312,6 +312,34 @@ func TestClusterProfileUnmodified(t *testing.T) {
 		t.Errorf("a proxy was started for nobody: %+v", s)
 	}
 
+	// The credential itself, where it may leave: no proxy at all.
+	c = h.providerFile(h.provider("fleet", append(identityFlags(cert, key), "--direct")...))
+	config, err = c.BuildConfigFromCP(profile(t, ns, "direct", "fleet", realCluster(suite.cluster.API.URL, nil)))
+	must(t, err)
+	cs, err = kubernetes.NewForConfig(config)
+	must(t, err)
+	if user, err := whoAmI(t.Context(), cs); err != nil || user != "jane" {
+		t.Errorf("with a credential of its own the API server sees %q, %v", user, err)
+	}
+	if s := h.status(); len(s) > 0 {
+		t.Errorf("a proxy was started for nobody: %+v", s)
+	}
+
+	// A key that cannot leave has no such way, and the plugin says so: such a
+	// controller needs the adapter.
+	config.ExecProvider.Args = []string{"exec", "--direct", "--auth=mtls", "--key=tpm:handle=0x81000100", "--cert=" + cert}
+	var info strings.Builder
+	fmt.Fprintf(&info, `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false,"cluster":{"server":%q}}}`, config.Host)
+	cmd := h.command(append([]string{h.bin}, config.ExecProvider.Args...)...)
+	cmd.Env = append(cmd.Env, "KUBERNETES_EXEC_INFO="+info.String())
+	refused(t, h.do(cmd), 1, "TPM", "--direct")
+	if cs, err = kubernetes.NewForConfig(config); err == nil {
+		_, err = whoAmI(t.Context(), cs)
+	}
+	if err == nil || !strings.Contains(err.Error(), "exit code 1") {
+		t.Errorf("a key in a TPM, without the adapter: %v", err)
+	}
+
 	// A listener of this machine, in a profile of this machine: works as a kubeconfig does.
 	printed := h.proxied("--server", suite.cluster.API.URL, "--certificate-authority", suite.cluster.Dir+"/ca.crt", "--cert", cert, "--key", key)
 	data, err := os.ReadFile(printed)
