@@ -5,6 +5,7 @@ package integration
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -123,5 +124,42 @@ func each(n, workers int, f func(int) error, t *testing.T) {
 	}
 	if t.Failed() {
 		t.FailNow()
+	}
+}
+
+// TestClusterProfileExample: the controller that docs/clusterprofile.md shows a part of.
+func TestClusterProfileExample(t *testing.T) {
+	t.Parallel()
+	awaitInventory(t)
+	h, ns := newHome(t), namespace(t)
+	profile(t, ns, "prod", "fleet", realCluster(suite.cluster.API.URL, nil))
+	profile(t, ns, "stage", "fleet", realCluster(strings.Replace(suite.cluster.API.URL, "127.0.0.1", "localhost", 1), nil))
+	profile(t, ns, "theirs", "another", realCluster(suite.cluster.API.URL, nil))
+	cert, key := h.user("jane", "dev")
+	file := h.file("fleet.json", h.execproxy("kubeconfig", "--cluster-profile-provider", "fleet", "--command", h.bin, "--cert", cert, "--key", key).ok(t))
+	admin := h.kubeconfig("hub", suite.cluster.API.URL, suite.cluster.Dir+"/admin.crt", suite.cluster.Dir+"/admin.key")
+	bin := h.path("fleet")
+	if out, err := exec.Command("go", "build", "-o", bin, "./examples/fleet").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out := h.run(bin, "-kubeconfig", admin, "-namespace", ns, "-clusterprofile-provider-file", file).ok(t)
+	const want = "prod jane\nstage jane\ntheirs error: no matching cluster accessor found for cluster profile \"theirs\"\n"
+	if out != want {
+		t.Errorf("printed\n%s\nwant\n%s", out, want)
+	}
+	eventually(t, patience, func() error {
+		if left := processes(h.dir); len(left) > 0 {
+			return fmt.Errorf("%v outlived the controller", left)
+		}
+		return nil
+	})
+	page, err := os.ReadFile("../../docs/clusterprofile.md")
+	must(t, err)
+	source, err := os.ReadFile("examples/fleet/main.go")
+	must(t, err)
+	_, shown, _ := strings.Cut(string(source), "// docs:begin\n")
+	shown, _, ok := strings.Cut(shown, "\n// docs:end")
+	if !ok || !strings.Contains(string(page), shown) {
+		t.Error("docs/clusterprofile.md does not show what the example does")
 	}
 }

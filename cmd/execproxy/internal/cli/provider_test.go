@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -57,5 +59,20 @@ func TestProviderFileRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// docs/clusterprofile.md shows what the command in it prints.
+func TestProviderPage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "clusterprofile.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(page), "```\nexecproxy ")
+	line, _, _ = strings.Cut(line, "\n")
+	_, shown, _ := strings.Cut(string(page), "```json\n")
+	shown, _, ok := strings.Cut(shown, "```\n")
+	if code, out, errs := play(t, nil, append(strings.Fields(line), "--command", "execproxy")...); !ok || code != 0 || out != shown {
+		t.Errorf("exit %d, %q, %s\nthe page shows\n%s", code, errs, out, shown)
 	}
 }
