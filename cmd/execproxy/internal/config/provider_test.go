@@ -182,3 +182,22 @@ func TestArgs(t *testing.T) {
 		t.Errorf("%q, %v\ngot  %+v\nwant %+v", args, err, got, want)
 	}
 }
+
+// Whatever the extension is, nothing of this machine comes out of it.
+func FuzzExtensionPolicy(f *testing.F) {
+	f.Add([]byte(`{"upstream":{"server":"https://prod","certificate-authority":"/ca"},"auth":"mtls","key":"/k"}`))
+	f.Add([]byte(`{"awsRegion":"r","config":"/c"}`))
+	f.Add([]byte(`{"upstream":null,"KEY":"/k","Upstream":{"key":"/k"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Load(Sources{Extension: data, Handed: true, Flags: flags("extension-policy", ExtensionCluster)})
+		if err != nil {
+			return
+		}
+		left := *c
+		left.Cluster = Cluster{CertificateAuthority: c.CertificateAuthority}
+		left.AWSRegion, left.AWSService, left.AWSRoleARN, left.AWSExternalID, left.EKSCluster, left.ExtensionPolicy = "", "", "", "", "", ""
+		if !reflect.DeepEqual(left, Config{}) {
+			t.Errorf("%s says %+v", data, left)
+		}
+	})
+}

@@ -117,3 +117,33 @@ func TestFailuresAreRemembered(t *testing.T) {
 		t.Error("a link was followed")
 	}
 }
+
+func FuzzFigures(f *testing.F) {
+	f.Add("provider=a&elapsed=1s", `{"a":1}`)
+	f.Add("elapsed=-1s&provider=%00", `{"":18446744073709551615}`)
+	f.Fuzz(func(t *testing.T, query, noted string) {
+		q, _ := url.ParseQuery(query)
+		arrived := time.Now()
+		provider, began := askedBy(q, arrived)
+		if began.After(arrived) {
+			t.Errorf("began %v after it came", began.Sub(arrived))
+		}
+		path := filepath.Join(t.TempDir(), "failed")
+		if err := os.WriteFile(path, []byte(noted), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var o obtentions
+		o.recall(path)
+		o.count(Ask{Provider: provider, Began: began}, nil)
+		var b bytes.Buffer
+		o.write(&b)
+		for line := range strings.Lines(b.String()) {
+			if name, _, ok := strings.Cut(line, "{provider=\""); !ok || !strings.HasPrefix(name, "execproxy_obtention") || strings.Count(line, `"`)%2 != 0 || strings.Contains(line, `\`) {
+				t.Errorf("not a line of metrics: %q", line)
+			}
+		}
+		if n := len(o.status()); n > mostProviders+1 {
+			t.Errorf("%d names", n)
+		}
+	})
+}
