@@ -175,6 +175,9 @@ func (c *Cache) Refused(at time.Time) bool {
 	if s.got.After(at.Round(0)) {
 		return true
 	}
+	if c.stale.Load() {
+		return !now.Before(s.retryAt) // with those who were refused at the same time
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since := now.Sub(c.refused)
