@@ -194,6 +194,10 @@ func (c *Cache) Refused(at time.Time) bool {
 	return true
 }
 
+// Stale reports that the credential at hand was refused, and that no other has been got
+// since.
+func (c *Cache) Stale() bool { return c.stale.Load() }
+
 // Run gets credentials ahead of expiry until ctx ends, and returns nil then. With it,
 // requests do not wait. changed, if not nil, is called with each new one.
 func (c *Cache) Run(ctx context.Context, changed func(*Credential)) error {

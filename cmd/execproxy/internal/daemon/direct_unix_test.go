@@ -80,12 +80,21 @@ func TestAskedAgain(t *testing.T) {
 	if n := calls(); n > 4 {
 		t.Errorf("50 refusals in a row made %d calls", n)
 	}
-	// One that cannot be replaced serves on for the others.
+	// One that cannot be replaced serves on, for whoever has no user who could help.
 	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	for end := time.Now().Add(patience); !r.d.id.bearer.cache.Stale(); time.Sleep(10 * time.Millisecond) {
+		if ask(2); time.Now().After(end) {
+			t.Fatal("no refusal led to another attempt")
+		}
+	}
 	if got := ask(9); !strings.HasPrefix(got, "token-") {
 		t.Errorf("got %q", got)
+	}
+	var refused *refusal
+	if s, err := newController(r.places.Socket("d")).document(t.Context(), Ask{Direct: true, Client: 10, Interactive: true}); !errors.As(err, &refused) || !refused.Login {
+		t.Errorf("with a user: %v, %v", s, err)
 	}
 }
 
