@@ -173,7 +173,7 @@ func TestRefused(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		want(t, c, "t2")
 		// What was sent before that, with the old one, is worth another try and no attempt.
-		if !c.Refused(sent) || !c.Refused(sent) {
+		if first, second := c.Refused(sent), c.Refused(sent); !first || !second {
 			t.Error("there is another one since")
 		}
 		want(t, c, "t2")

@@ -81,6 +81,9 @@ func TestDirect(t *testing.T) {
 	if asked := p.read("asked"); asked != `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}` {
 		t.Errorf("the plugin behind was asked %s", asked)
 	}
+	for _, e := range user.Env { // from now on without kubectl
+		h.env[e.Name] = e.Value
+	}
 	// The lock of a client that would take a proxy changes nothing.
 	h.env["KUBERNETES_EXEC_INFO"] = `{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{"interactive":false,"lockFilePath":"/does/not/exist"}}`
 	a := h.answer(h.execproxy(user.Args...))
