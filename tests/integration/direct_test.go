@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -227,6 +228,30 @@ func TestDirectFails(t *testing.T) {
 	})
 }
 
+// TestDirectHangs: a plugin behind that never ends is killed with what it started, once for
+// a client that tries again and again.
+func TestDirectHangs(t *testing.T) {
+	t.Parallel()
+	b, h := newBearers(t), newHome(t)
+	p := h.issuer("hangs-a")
+	p.put("hang", "")
+	r := h.kubectl(h.directed("--kubeconfig", p.kubeconfig(b.URL)), "get", "namespaces")
+	if r.code == 0 || !strings.Contains(r.stderr, "did not end within 15s and was killed") || strings.Contains(r.stderr, "hangs-a") {
+		t.Errorf("kubectl: %s", r)
+	}
+	if n := p.calls(); n != 1 {
+		t.Errorf("one kubectl ran the hanging plugin %d times", n)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(p.read("hung")))
+	must(t, err)
+	eventually(t, patience, func() error {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.HasPrefix(string(text), "sleep") {
+			return fmt.Errorf("its child %d lives: %q", pid, text)
+		}
+		return nil
+	})
+}
+
 // TestDirectAsks: a plugin behind that asks its user does so on the client's terminal,
 // once for all clients; and where there is none it says so.
 func TestDirectAsks(t *testing.T) {
@@ -379,6 +404,10 @@ func TestChained(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(p.read("asked")), &asked); err != nil || asked.Spec.Cluster.Server != b.URL || string(asked.Spec.Cluster.CA) != string(suite.cluster.CA.PEM) {
 		t.Errorf("the plugin behind was asked %s, %v", p.read("asked"), err)
+	}
+	// The same with a proxy that lives as long as one command.
+	if got := h.execproxy("run", "--kubeconfig", p.kubeconfig(b.URL), "--", suite.kubectl, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").ok(t); got != "jane" {
+		t.Errorf("run: auth whoami: %q", got)
 	}
 	config, err := clientcmd.LoadFromFile(kc)
 	must(t, err)

@@ -193,6 +193,9 @@ func (d *Daemon) fresh(ctx context.Context, ask Ask) error {
 		return nil
 	}
 	if ask.Credential != nil {
+		if !b.login {
+			return &refusal{Message: "this daemon gets its credential itself and takes none from others"}
+		}
 		if err := b.put(ctx, ask.Credential); err != nil {
 			return &refusal{Message: err.Error()}
 		}
