@@ -175,6 +175,9 @@ func (c *Cache) Refused(at time.Time) bool {
 	if s.got.After(at.Round(0)) {
 		return true
 	}
+	if c.stale.Load() {
+		return !now.Before(s.retryAt) // with those who were refused at the same time
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since := now.Sub(c.refused)
@@ -190,6 +193,10 @@ func (c *Cache) Refused(at time.Time) bool {
 	c.nudge()
 	return true
 }
+
+// Stale reports that the credential at hand was refused, and that no other has been got
+// since.
+func (c *Cache) Stale() bool { return c.stale.Load() }
 
 // Run gets credentials ahead of expiry until ctx ends, and returns nil then. With it,
 // requests do not wait. changed, if not nil, is called with each new one.

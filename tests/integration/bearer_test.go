@@ -246,6 +246,7 @@ if [ -e prompt ]; then
 	*) echo 'cannot ask for the password' >&2; exit 5 ;;
 	esac
 fi
+[ -e hang ] && { sleep 600 & echo $! > hung; wait; }
 [ -e fail ] && { cat fail >&2; exit 3; }
 [ -e answer ] && { cat answer; exit 0; }
 token=$(sed -n "$(wc -l < calls)p" tokens)

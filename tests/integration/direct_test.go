@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -80,6 +81,9 @@ func TestDirect(t *testing.T) {
 	}
 	if asked := p.read("asked"); asked != `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}` {
 		t.Errorf("the plugin behind was asked %s", asked)
+	}
+	for _, e := range user.Env { // from now on without kubectl
+		h.env[e.Name] = e.Value
 	}
 	// The lock of a client that would take a proxy changes nothing.
 	h.env["KUBERNETES_EXEC_INFO"] = `{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{"interactive":false,"lockFilePath":"/does/not/exist"}}`
@@ -219,6 +223,30 @@ func TestDirectFails(t *testing.T) {
 	eventually(t, patience, func() error { // the last one has told why, and ends
 		if left := processes(h.dir); len(left) > 0 {
 			return fmt.Errorf("left running: %v", left)
+		}
+		return nil
+	})
+}
+
+// TestDirectHangs: a plugin behind that never ends is killed with what it started, once for
+// a client that tries again and again.
+func TestDirectHangs(t *testing.T) {
+	t.Parallel()
+	b, h := newBearers(t), newHome(t)
+	p := h.issuer("hangs-a")
+	p.put("hang", "")
+	r := h.kubectl(h.directed("--kubeconfig", p.kubeconfig(b.URL)), "get", "namespaces")
+	if r.code == 0 || !strings.Contains(r.stderr, "did not end within 15s and was killed") || strings.Contains(r.stderr, "hangs-a") {
+		t.Errorf("kubectl: %s", r)
+	}
+	if n := p.calls(); n != 1 {
+		t.Errorf("one kubectl ran the hanging plugin %d times", n)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(p.read("hung")))
+	must(t, err)
+	eventually(t, patience, func() error {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.HasPrefix(string(text), "sleep") {
+			return fmt.Errorf("its child %d lives: %q", pid, text)
 		}
 		return nil
 	})
@@ -376,6 +404,10 @@ func TestChained(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(p.read("asked")), &asked); err != nil || asked.Spec.Cluster.Server != b.URL || string(asked.Spec.Cluster.CA) != string(suite.cluster.CA.PEM) {
 		t.Errorf("the plugin behind was asked %s, %v", p.read("asked"), err)
+	}
+	// The same with a proxy that lives as long as one command.
+	if got := h.execproxy("run", "--kubeconfig", p.kubeconfig(b.URL), "--", suite.kubectl, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").ok(t); got != "jane" {
+		t.Errorf("run: auth whoami: %q", got)
 	}
 	config, err := clientcmd.LoadFromFile(kc)
 	must(t, err)

@@ -108,8 +108,21 @@ func directKubeconfig(s *source, command string) ([]byte, error) {
 		Server: c.Server, CertificateAuthority: c.CertificateAuthority, CertificateAuthorityData: c.CertificateAuthorityData,
 		TLSServerName: c.TLSServerName, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, ProxyURL: c.ProxyURL, DisableCompression: c.DisableCompression,
 	}
+	// The plugin behind inherits its variables from ours: arguments are open to every user of
+	// the machine.
+	var env []api.ExecEnvVar
+	said := *c
+	said.ExecEnv = nil
+	for _, e := range c.ExecEnv {
+		name, value, _ := strings.Cut(e, "=")
+		if !daemon.Inherited(name) {
+			said.ExecEnv = append(said.ExecEnv, e)
+			continue
+		}
+		env = append(env, api.ExecEnvVar{Name: name, Value: value})
+	}
 	out.AuthInfos[s.user] = &api.AuthInfo{Exec: &api.ExecConfig{
-		APIVersion: clientauthentication.V1, Command: command, Args: append([]string{"exec", "--direct"}, identityFlags(c)...),
+		APIVersion: clientauthentication.V1, Command: command, Args: append([]string{"exec", "--direct"}, identityFlags(&said)...), Env: env,
 		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: c.ExecProvideClusterInfo, InstallHint: installHint,
 	}}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}

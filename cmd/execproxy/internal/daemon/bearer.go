@@ -153,6 +153,9 @@ func chainedEnviron(environ []string) []string {
 	})
 }
 
+// Inherited reports a variable of ours that a plugin behind gets, too.
+func Inherited(name string) bool { return len(chainedEnviron([]string{name + "="})) == 1 }
+
 // chainedVariable tells which of those is part of the daemon's id.
 func chainedVariable(name string) bool {
 	switch name {

@@ -145,15 +145,13 @@ type handed struct {
 	at         map[int]time.Time // by the client's process
 }
 
-// again reports when a client was given k; ok is false for one that was not.
-func (h *handed) again(client int, k *token.Credential) (at time.Time, ok bool) {
+// again reports when a client was given what was handed out last; ok is false for one that
+// was not.
+func (h *handed) again(client int) (at time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if client == 0 || k == nil || h.credential != k {
-		return at, false
-	}
 	at, ok = h.at[client]
-	return at, ok
+	return at, ok && client != 0
 }
 
 // maxHanded bounds what is remembered of clients; the next credential begins anew.
@@ -196,12 +194,18 @@ func (d *Daemon) fresh(ctx context.Context, ask Ask) error {
 		return nil
 	}
 	if ask.Credential != nil {
+		if !b.login {
+			return &refusal{Message: "this daemon gets its credential itself and takes none from others"}
+		}
 		if err := b.put(ctx, ask.Credential); err != nil {
 			return &refusal{Message: err.Error()}
 		}
 	}
 	if _, err := b.cache.Credential(ctx); err != nil {
 		return &refusal{Message: err.Error(), Login: b.login}
+	}
+	if b.login && ask.Interactive && b.cache.Stale() {
+		return &refusal{Message: "the API server refuses the credential, and without its user the plugin behind has no other", Login: true}
 	}
 	return nil
 }
@@ -212,10 +216,8 @@ func (d *Daemon) credential(ctx context.Context, ask Ask) (*clientauthentication
 		return nil, errEnding
 	}
 	b := d.id.bearer
-	old := d.handed.last()
-	refused := false
-	if at, ok := d.handed.again(ask.Client, old); ok && ask.Credential == nil {
-		refused = b.refused(at)
+	if at, ok := d.handed.again(ask.Client); ok && ask.Credential == nil {
+		b.refused(at)
 	}
 	if err := d.fresh(ctx, ask); err != nil {
 		return nil, err
@@ -224,15 +226,6 @@ func (d *Daemon) credential(ctx context.Context, ask Ask) (*clientauthentication
 	if err != nil {
 		return nil, &refusal{Message: err.Error(), Login: b.login}
 	}
-	if refused && k == old && b.login && ask.Interactive {
-		return nil, &refusal{Message: "the API server refuses the credential, and without its user the plugin has no other", Login: true}
-	}
 	d.handed.note(ask.Client, k, time.Now())
 	return plugin.Status(k), nil
-}
-
-func (h *handed) last() *token.Credential {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.credential
 }

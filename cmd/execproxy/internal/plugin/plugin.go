@@ -127,7 +127,7 @@ func run(ctx context.Context, o Options) (*clientauthentication.Status, string, 
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // somebody that it left behind holds a pipe
 		return nil, said.line(), err
 	}
-	s, err := answer(stdout.Bytes(), o.APIVersion, time.Now())
+	s, err := answer(stdout.data, o.APIVersion, time.Now())
 	return s, "", err
 }
 
@@ -203,16 +203,17 @@ func Status(k *token.Credential) *clientauthentication.Status {
 
 // A document is what a plugin prints, up to a bound.
 type document struct {
-	bytes.Buffer
+	data []byte // no bytes.Buffer, whose ReadFrom knows no bound
 	over bool
 }
 
 func (d *document) Write(p []byte) (int, error) {
-	if d.Len()+len(p) > clientauthentication.MaxAnswer {
+	if len(d.data)+len(p) > clientauthentication.MaxAnswer {
 		d.over = true
 		return 0, errors.New("too much")
 	}
-	return d.Buffer.Write(p)
+	d.data = append(d.data, p...)
+	return len(p), nil
 }
 
 // A tail is the end of what a plugin says.
