@@ -21,7 +21,8 @@
 //   - a new connection is made and the document has expired, or soon will. While the
 //     plugin itself is the proxy and runs on, only the certificate's own end counts.
 //
-// Connections that are open are not touched by that.
+// Connections that are open are not touched by that. One gets no new requests any more when
+// its pair comes near its end.
 package client
 
 import (
@@ -231,7 +232,7 @@ func (c *Client) close() error {
 	if running != nil {
 		<-running.done
 	}
-	c.trip.transport.CloseIdleConnections()
+	c.trip.CloseIdleConnections()
 	c.mu.Lock()
 	var children []*child
 	for child := range c.children {

@@ -70,6 +70,7 @@ func (c *Client) dialTLS(ctx context.Context, address string, protocols []string
 		}
 		conn, err := handshake(ctx, raw, config, address)
 		if err == nil {
+			raw.notAfter = s.notAfter
 			c.well()
 			return conn, nil
 		}
@@ -192,6 +193,8 @@ type conn struct {
 	c    *Client
 	once sync.Once
 	end  func() // may be nil
+
+	notAfter time.Time // of the pair that was shown; zero: none, or no TLS of ours
 
 	ahead []byte // was read by firstRecord and is to be read again
 }

@@ -219,7 +219,7 @@ func (b *bridge) serve(conn net.Conn, known func()) error {
 }
 
 // introduced reads CONNECT and says whether its sender may go on, or with which status not.
-func (b *bridge) introduced(conn net.Conn) (int, error) {
+func (b *bridge) introduced(conn io.Reader) (int, error) {
 	r := bufio.NewReader(io.LimitReader(conn, headLimit))
 	req, err := http.ReadRequest(r)
 	switch {

@@ -72,7 +72,7 @@ func (p *plugin) take(config *rest.Config, server *url.URL) error {
 		return err
 	}
 	if !x.ProvideClusterInfo && cluster.ProxyURL != "" {
-		return errors.New("Proxy is set, and the plugin is not told of the cluster; set exec.provideClusterInfo, or unset Proxy and tell the plugin by its own flags")
+		return errors.New("it has Proxy, and the plugin is not told of the cluster; set exec.provideClusterInfo, or unset Proxy and tell the plugin by its own flags")
 	}
 	p.options = client.Options{
 		Command: command, Args: slices.Clone(x.Args), ExtraEnv: environment(x.Env),
@@ -102,15 +102,15 @@ func refused(c *rest.Config) error {
 	}
 	switch {
 	case credential != "":
-		return fmt.Errorf("%s beside ExecProvider: client-go would not execute the plugin at all; remove one of them", credential)
+		return fmt.Errorf("it has %s beside ExecProvider: client-go would not execute the plugin at all; remove one of them", credential)
 	case c.Transport != nil:
-		return errors.New("Transport beside ExecProvider: the way to the API server is the proxy's; use WrapTransport for middleware")
+		return errors.New("it has Transport beside ExecProvider: the way to the API server is the proxy's; use WrapTransport for middleware")
 	case c.Dial != nil:
-		return errors.New("Dial: it is the proxy that connects to the API server; unset it")
+		return errors.New("it has Dial, and it is the proxy that connects to the API server; unset it")
 	case c.Insecure && (len(c.CAData) > 0 || c.CAFile != ""):
-		return errors.New("Insecure beside a CA: remove one of them")
+		return errors.New("it has Insecure beside a CA: remove one of them")
 	case len(c.NextProtos) > 0 && !slices.Contains(c.NextProtos, "h2"):
-		return errors.New("NextProtos without h2: the proxy is spoken to in HTTP/2; unset it")
+		return errors.New("it has NextProtos without h2, and the proxy is spoken to in HTTP/2; unset it")
 	}
 	return nil
 }

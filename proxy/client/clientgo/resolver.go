@@ -48,10 +48,25 @@ func New(o Options) *Resolver {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
+	if r.o.Stderr != nil {
+		r.o.Stderr = &sharedWriter{w: r.o.Stderr}
+	}
 	if r.o.Metrics == nil {
 		r.o.Metrics = noMetrics{}
 	}
 	return r
+}
+
+// A sharedWriter is for the plugins of several clusters at once.
+type sharedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }
 
 // Resolve executes the plugin of config, unless that has been done, and returns once there
@@ -68,7 +83,10 @@ func (r *Resolver) Resolve(ctx context.Context, config *rest.Config) (*Resolved,
 	}
 	res, err := e.resolved(ctx, config)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("resolving %s: %w", p.server, err), r.release(e))
+		if err := r.release(e); err != nil {
+			r.log.Warn("after a resolution that failed", "server", p.server, "err", err)
+		}
+		return nil, fmt.Errorf("resolving %s: %w", p.server, err)
 	}
 	return res, nil
 }

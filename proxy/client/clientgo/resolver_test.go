@@ -1,11 +1,11 @@
 package clientgo
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -127,6 +127,17 @@ func TestShared(t *testing.T) {
 	if one.Config.Transport != two.Config.Transport {
 		t.Error("the same plugin and cluster have two transports")
 	}
+	together := b.config("serve") // by many at once, who all have the one configuration
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			res, err := r.Resolve(t.Context(), together)
+			if err != nil || res.Config.Transport != one.Config.Transport {
+				t.Errorf("%v, %v", res, err)
+			}
+		})
+	}
+	wg.Wait()
 	b.executions(1)
 	for name, change := range map[string]func(*rest.Config){
 		"argument": func(c *rest.Config) { c.ExecProvider.Args = []string{"x"} },
@@ -158,75 +169,6 @@ func mustPlugin(t *testing.T, c *rest.Config, change func(*rest.Config)) *plugin
 		t.Fatal(err)
 	}
 	return p
-}
-
-// TestNoGrowth: resolving a thousand times, with a request and a clientset each, costs
-// nothing that stays.
-func TestNoGrowth(t *testing.T) {
-	b := newBench(t)
-	r := b.resolver()
-	round := func(i int) {
-		config := b.config("serve")
-		config.UserAgent = fmt.Sprint("controller/", i)
-		res, err := r.Resolve(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustGet(t, res.HTTPClient, "https://k8s.example:6443/")
-		c := rest.CopyConfig(res.Config)
-		c.GroupVersion, c.NegotiatedSerializer = &schema.GroupVersion{Version: "v1"}, codecs
-		if _, err := rest.RESTClientFor(c); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := res.StreamConfig(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 20 {
-		round(i)
-	}
-	goroutines, files, heap := runtime.NumGoroutine(), descriptors(t), live()
-	for i := range 1000 {
-		round(i)
-	}
-	if n := runtime.NumGoroutine(); n > goroutines+5 {
-		t.Errorf("%d goroutines, %d before", n, goroutines)
-	}
-	if n := descriptors(t); n > files+3 {
-		t.Errorf("%d descriptors, %d before", n, files)
-	}
-	if n := live(); n > heap+1<<20 {
-		t.Errorf("%d bytes live, %d before", n, heap)
-	}
-	cacheEntries.mu.Lock()
-	if cacheEntries.value != 0 || cacheEntries.observed != 0 {
-		t.Errorf("client-go's cache of transports has %d entries and was asked %d times, want neither", cacheEntries.value, cacheEntries.observed)
-	}
-	cacheEntries.mu.Unlock()
-	b.executions(1)
-	if n := len(r.entries); n != 1 {
-		t.Errorf("%d entries", n)
-	}
-}
-
-func live() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		return 0
-	}
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // The proxy dies with its process: it is there again for the next request, for all who
@@ -295,6 +237,31 @@ func TestUnusable(t *testing.T) {
 	b.m.want(t, 0, map[string]int{"1 plugin_execution_error": 1, "3 plugin_execution_error": 1, "1 plugin_not_found_error": 2})
 	if n := len(r.entries); n != 0 {
 		t.Errorf("%d entries are left", n)
+	}
+}
+
+// Plugins of many clusters write to one Stderr.
+func TestStderr(t *testing.T) {
+	b := newBench(t)
+	var out bytes.Buffer // which takes one writer at a time
+	r := New(Options{Stderr: &out})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			c := b.config("fail")
+			c.Host = fmt.Sprint("https://k8s.example:", 6000+i)
+			_, err := r.Resolve(t.Context(), c)
+			if err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+	wg.Wait()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(out.String(), "no luck today\n"); n != 8 {
+		t.Errorf("%d of 8 lines in %q", n, out.String())
 	}
 }
 
