@@ -68,7 +68,10 @@ func (x *exchange) prepareBody() (*body, error) {
 		// the first byte of an early answer.
 		_ = b.upload.control.EnableFullDuplex()
 	}
-	if !hashed {
+	// A server may refuse the signature before it takes the body. A small one is had whole by
+	// then, so that it can be sent with the next signature.
+	small := p.refused != nil && p.sign != nil && !x.anonymous && 0 < r.ContentLength && r.ContentLength <= replayLimit
+	if !hashed && !small {
 		b.stream = true
 		if len(b.upload.trailer) > 0 {
 			b.length = -1 // HTTP/1.1 has trailers only after chunks
@@ -76,7 +79,7 @@ func (x *exchange) prepareBody() (*body, error) {
 		b.upload.keep(r.ContentLength)
 		return b, nil
 	}
-	if r.ContentLength > p.maxHashed {
+	if hashed && r.ContentLength > p.maxHashed {
 		if !p.unsigned {
 			return nil, p.tooLarge()
 		}
@@ -178,13 +181,14 @@ type waitersKey struct{}
 func (b *body) reader() io.ReadCloser {
 	switch {
 	case b.held != nil && b.stream:
-		return &chain{Reader: io.MultiReader(b.held.reader(), &once{b.held.extra}, b.upload), Closer: b.upload}
+		rest := b.upload.sending()
+		return &chain{Reader: io.MultiReader(b.held.reader(), &once{b.held.extra}, rest), Closer: rest}
 	case b.held != nil && b.length == 0:
 		return nil // to net/http, 0 and a reader means: unknown length
 	case b.held != nil:
 		return b.held.reader()
 	case b.upload != nil:
-		return b.upload
+		return b.upload.sending()
 	}
 	return nil
 }

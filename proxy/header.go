@@ -86,7 +86,7 @@ type rules struct {
 	prefix []string // all of them drop
 }
 
-func newRules() *rules {
+func newRules(o *Options) *rules {
 	r := &rules{exact: make(map[string]action, len(requestPolicy))}
 	for _, p := range requestPolicy {
 		if prefix, ok := strings.CutSuffix(p.name, "*"); ok {
@@ -94,6 +94,9 @@ func newRules() *rules {
 		} else {
 			r.exact[p.name] = p.action
 		}
+	}
+	if o.DisableCompression {
+		r.exact["accept-encoding"] = drop
 	}
 	return r
 }

@@ -167,13 +167,23 @@ func TestRedirectIsPassedOn(t *testing.T) {
 }
 
 func BenchmarkRequestHeader(b *testing.B) {
-	r := newRules()
+	r := newRules(&Options{})
 	in := http.Header{"Accept": {"application/json"}, "Accept-Encoding": {"gzip"}, "User-Agent": {"kubectl"}, "Kubectl-Command": {"get"},
 		"Kubectl-Session": {"5"}, "Content-Type": {"application/json"}, "Audit-Id": {"7"}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := r.requestHeader(in, false); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A kubeconfig's disable-compression holds for clients that do not see it.
+func TestDisableCompression(t *testing.T) {
+	for disable, want := range map[bool]string{false: "gzip", true: ""} {
+		got := seen(t, false, Options{DisableCompression: disable}, "GET / HTTP/1.1\r\nHost: x\r\naccept-encoding: gzip\r\nAccept: */*\r\n\r\n")
+		if got.Get("Accept-Encoding") != want || got.Get("Accept") != "*/*" {
+			t.Errorf("disabled %v: the server saw %v", disable, got)
 		}
 	}
 }

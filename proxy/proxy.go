@@ -73,6 +73,10 @@ type Options struct {
 	// HashMemory caps the bytes of all bodies held for hashing. 0: 64 MiB.
 	HashMemory int64
 
+	// DisableCompression drops Accept-Encoding, so that the server compresses
+	// nothing: a kubeconfig's disable-compression, whose client does not read it.
+	DisableCompression bool
+
 	// Verified reports whether a connection's client has shown the session's
 	// pair. Nil: it has where the TLS configuration verified a chain.
 	Verified func(*tls.ConnectionState) bool
@@ -133,7 +137,7 @@ func New(o Options) (*Proxy, error) {
 		memoryWait: memoryWait,
 		foreign:    o.ForeignAuthorization,
 		log:        o.Logger,
-		rules:      newRules(),
+		rules:      newRules(&o),
 		buffers:    newBuffers(),
 		flights:    newFlights(),
 	}

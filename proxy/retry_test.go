@@ -314,3 +314,42 @@ func TestRefusedSignatureIsMadeOnceMore(t *testing.T) {
 		t.Error(res, signatures.Load())
 	}
 }
+
+// A server that refuses before it takes the body is asked once more, with the whole body,
+// whatever the transport still does with the one of the first time.
+func TestRefusedBeforeTheBody(t *testing.T) {
+	for _, h2 := range []bool{true, false} {
+		var signatures atomic.Int32
+		u := upstream(t, h2, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.Header.Get("Authorization"), "1") {
+				w.WriteHeader(401) // the body is not looked at
+				return
+			}
+			body, _ := io.ReadAll(r.Body)
+			_, _ = w.Write(body)
+		})
+		f := start(t, Options{Server: u,
+			Sign: func(ctx, *Request) (http.Header, error) {
+				return http.Header{"Authorization": {fmt.Sprint("sig", signatures.Add(1)%2)}}, nil
+			},
+			Refused: func(*http.Response, time.Duration) bool { return true },
+		}, false)
+		c := f.client(t, true)
+		for i := range 300 {
+			// Small ones, and what is streamed.
+			text := strings.Repeat(fmt.Sprint(i%10, " "), 1+i%2*40_000)
+			if signatures.Load()%2 == 1 {
+				signatures.Add(1)
+			}
+			res, err := c.Post("https://x/", "a/b", strings.NewReader(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch got := body2s(t, res); {
+			case res.StatusCode == 401 && len(text) > replayLimit: // cut in its middle; it cannot be had again
+			case res.StatusCode != 200 || got != text:
+				t.Fatalf("HTTP/2 %v: %s with %d bytes, sent %d", h2, res.Status, len(got), len(text))
+			}
+		}
+	}
+}

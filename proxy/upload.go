@@ -29,7 +29,28 @@ type upload struct {
 	replay  []byte // all that was read so far, while keeping
 	keeping bool
 	replayd int // bytes of replay that the second attempt has taken; -1: first attempt
+	attempt int // to send it; what an earlier one still does no longer matters
 }
+
+// A sending is the upload for one attempt to send it. A server may answer, and refuse, before
+// it has taken the body; then the transport goes on to read and to close what it was given
+// while the next attempt is on its way.
+type sending struct {
+	u       *upload
+	attempt int
+}
+
+func (u *upload) sending() *sending {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return &sending{u, u.attempt}
+}
+
+func (s *sending) Read(p []byte) (int, error) { return s.u.read(p, s.attempt) }
+
+// Close is the transport's: it wants no more, and a Read that waits for the
+// client has to return.
+func (s *sending) Close() error { return s.u.close(s.attempt) }
 
 var errUploadClosed = errors.New("request body closed")
 
@@ -49,17 +70,20 @@ func (u *upload) keep(length int64) {
 	}
 }
 
-func (u *upload) Read(p []byte) (int, error) {
+// Read is for those who hold the body before anything is sent.
+func (u *upload) Read(p []byte) (int, error) { return u.read(p, 0) }
+
+func (u *upload) read(p []byte, attempt int) (int, error) {
 	u.mu.Lock()
-	if u.closed {
+	if u.closed || attempt != u.attempt {
 		u.mu.Unlock()
 		return 0, errUploadClosed
 	}
-	if u.replayd >= 0 {
+	if u.replayd >= 0 && (u.eof || u.replayd < len(u.replay)) {
 		defer u.mu.Unlock()
 		n := copy(p, u.replay[u.replayd:])
 		u.replayd += n
-		if u.replayd == len(u.replay) {
+		if u.eof && u.replayd == len(u.replay) {
 			return n, io.EOF
 		}
 		return n, nil
@@ -75,6 +99,9 @@ func (u *upload) Read(p []byte) (int, error) {
 	u.count += int64(n)
 	if u.keeping {
 		u.replay = append(u.replay, p[:n]...)
+		if u.replayd >= 0 {
+			u.replayd += n
+		}
 	}
 	switch {
 	case err == nil:
@@ -89,11 +116,16 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is the transport's: it wants no more, and a Read that waits for the
-// client has to return.
-func (u *upload) Close() error {
+func (u *upload) close(attempt int) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if attempt != u.attempt {
+		return nil
+	}
+	return u.closeLocked()
+}
+
+func (u *upload) closeLocked() error {
 	if u.closed {
 		return nil
 	}
@@ -111,7 +143,11 @@ func (u *upload) Close() error {
 }
 
 // end is the request's end: nobody reads from the client after it.
-func (u *upload) end() { _ = u.Close() }
+func (u *upload) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_ = u.closeLocked()
+}
 
 // rewind makes a closed upload readable again, if nothing of it is lost.
 func (u *upload) rewind() bool {
@@ -122,9 +158,11 @@ func (u *upload) rewind() bool {
 		return false
 	case u.count == 0 && !u.eof:
 		u.closed = false
+		u.attempt++
 		return true
-	case u.eof && u.keeping:
+	case u.keeping: // what was read, and then the rest
 		u.closed, u.replayd = false, 0
+		u.attempt++
 		return true
 	}
 	return false

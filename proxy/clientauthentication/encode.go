@@ -54,7 +54,11 @@ func (c *ExecCredential) EncodeInfo() ([]byte, error) {
 	}
 	var data []byte
 	if err == nil {
-		data, err = marshal(&ExecCredential{APIVersion: c.APIVersion, Kind: Kind, Spec: c.Spec})
+		data, err = marshal(&struct { // spec is always there, as client-go has it
+			APIVersion string `json:"apiVersion"`
+			Kind       string `json:"kind"`
+			Spec       Spec   `json:"spec"`
+		}{c.APIVersion, Kind, c.Spec})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s: %w", InfoVariable, err)
@@ -64,7 +68,7 @@ func (c *ExecCredential) EncodeInfo() ([]byte, error) {
 
 // marshal leaves <, > and & as they are: the document is not HTML, and a socket's
 // path may be looked for in it.
-func marshal(c *ExecCredential) ([]byte, error) {
+func marshal(c any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -72,6 +73,8 @@ type chain struct {
 	o      CredentialsOptions
 	client *awshttp.BuildableClient
 	region string // what the last walk found
+
+	config atomic.Pointer[aws.Config] // of that walk
 }
 
 func (ch *chain) Retrieve(ctx context.Context) (aws.Credentials, error) {
@@ -92,6 +95,7 @@ func (ch *chain) Retrieve(ctx context.Context) (aws.Credentials, error) {
 		return aws.Credentials{}, ch.explain(err, nil)
 	}
 	ch.region = cfg.Region
+	ch.config.Store(&cfg)
 	provider := cfg.Credentials
 	if ch.o.RoleARN != "" {
 		if cfg.Region == "" {

@@ -31,6 +31,12 @@ type proxyStatus struct {
 		Signatures, Failures int64
 		Queued, Reopened     int64
 	}
+	Metrics    string
+	Obtentions []struct {
+		Provider       string
+		Success, Error int
+		Seconds        float64
+	}
 	Renewal struct {
 		Next      time.Time
 		Request   string

@@ -48,7 +48,13 @@ const firstEvent = `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v
 // newUpstream starts one with a certificate of the cluster's CA.
 func newUpstream(t *testing.T) *upstream {
 	t.Helper()
-	pair, err := suite.cluster.CA.Issue(pki.Options{CommonName: "upstream", Hosts: []string{"127.0.0.1", "localhost"}})
+	return newNamedUpstream(t, "127.0.0.1", "localhost")
+}
+
+// newNamedUpstream starts one whose certificate has these names alone.
+func newNamedUpstream(t *testing.T, names ...string) *upstream {
+	t.Helper()
+	pair, err := suite.cluster.CA.Issue(pki.Options{CommonName: "upstream", Hosts: names})
 	must(t, err)
 	cert, err := pair.TLS()
 	must(t, err)

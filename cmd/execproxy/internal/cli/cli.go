@@ -78,8 +78,11 @@ type options struct {
 	kubeconfig string
 	context    string
 	executable string
+	provider   string // of ClusterProfiles
 	output     string
 	all        bool
+	direct     bool
+	began      time.Time // this call of the plugin
 
 	clusterInfo bool // kubeconfig: the client tells the plugin of its cluster
 
@@ -220,14 +223,16 @@ func (c *command) flagSet(o *options) *pflag.FlagSet {
 
 // fieldValue keeps what a flag said until the weaker sources have been read.
 type fieldValue struct {
-	field  *config.Field
-	values []string
+	field   *config.Field
+	values  []string
+	differs bool // said again, and not the same
 }
 
 func (v *fieldValue) String() string { return strings.Join(v.values, ",") }
 func (v *fieldValue) Type() string   { return strings.ToLower(v.field.Arg) }
 func (v *fieldValue) Set(s string) error {
 	if !v.field.List {
+		v.differs = v.differs || len(v.values) > 0 && v.values[0] != s
 		v.values = nil
 	}
 	v.values = append(v.values, s)
@@ -240,8 +245,8 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 	if f := o.set.Lookup("config"); f != nil {
 		file = f.Value.String()
 	}
-	return config.Load(config.Sources{
-		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir,
+	c, err := config.Load(config.Sources{
+		Environ: w.lookup, File: file, Extension: extension, Dir: w.dir, Handed: o.set.Lookup("extension-policy") != nil,
 		Flags: func(c *config.Config) error {
 			var first error
 			o.set.Visit(func(f *pflag.Flag) {
@@ -256,6 +261,11 @@ func (o *options) load(w *world, extension []byte) (*config.Config, error) {
 			return first
 		},
 	})
+	if err != nil {
+		return nil, err
+	}
+	c.Direct = o.direct
+	return c, nil
 }
 
 // complete checks the sum of all sources.

@@ -200,7 +200,6 @@ func TestKubeconfig(t *testing.T) {
 	}{
 		{"inline", nil, []string{"inline", "--key FILE"}},
 		{"token", nil, []string{"header", "@FILE"}},
-		{"exec", nil, []string{"other", "--auth"}},
 		{"lost", nil, []string{"nowhere"}},
 		{"absent", nil, []string{"absent", "get-contexts"}},
 		{"files", []string{"--listen", "https://127.0.0.1:0"}, []string{"port"}},

@@ -19,6 +19,7 @@ Any other client gets the key pair of this user's loopback listener, which the
 kubeconfig that ` + "`execproxy kubeconfig`" + ` prints points at; that proxy ends after
 the idle timeout. A bare ` + "`execproxy`" + ` does the same when KUBERNETES_EXEC_INFO is set.`,
 			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupLock, config.GroupIdle, config.GroupLife, config.GroupExec, config.GroupPolicy, config.GroupLog, config.GroupFile},
+			flags:  func(s *pflag.FlagSet, o *options) { s.BoolVar(&o.direct, "direct", false, directUsage) },
 			run:    runExec,
 		},
 		{
@@ -45,10 +46,12 @@ kubeconfig's context.`,
 			long: `Reads a context of your kubeconfig and prints one for the same cluster whose
 requests go through execproxy. It writes to standard output only and changes no
 file. The identity comes from flags, or from the context's own client
-certificate and key files.`,
+certificate and key files or exec plugin.`,
 			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupIdle, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
 			flags: func(s *pflag.FlagSet, o *options) {
 				kubeconfigFlags(s, o)
+				s.StringVar(&o.provider, "cluster-profile-provider", "", "print instead, under this name, the provider file of ClusterProfiles (KEP-5339) for a controller whose plugin has these flags")
+				s.BoolVar(&o.direct, "direct", false, directUsage)
 				s.StringVar(&o.executable, "command", "", "what the kubeconfig calls; without it execproxy, as found in PATH or where this one lies")
 				s.BoolVar(&o.clusterInfo, "provide-cluster-info", true, "the client tells the plugin of its cluster (default true); =false puts all into the plugin's arguments, for clients that do not (JavaScript, Java, old Python)")
 			},

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
@@ -17,6 +20,10 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err := o.noOperands(); err != nil {
 		return err
 	}
+	if err := o.singles(); err != nil {
+		return err
+	}
+	o.began = time.Now()
 	info := &clientauthentication.ExecCredential{APIVersion: clientauthentication.V1, Kind: clientauthentication.Kind}
 	raw := w.getenv(clientauthentication.InfoVariable)
 	told := raw != ""
@@ -34,8 +41,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	ask, err := askFor(c, info, told)
-	if err != nil {
+	if err := o.sameCluster(w, c, info, extension); err != nil {
 		return err
 	}
 	answer := func(s *clientauthentication.Status) error {
@@ -47,6 +53,18 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		_, err = w.stdout.Write(data)
 		return err
 	}
+	if o.direct {
+		s, err := w.direct(ctx, o, c, info)
+		if err != nil {
+			return err
+		}
+		return answer(s)
+	}
+	ask, err := askFor(c, info, told)
+	if err != nil {
+		return err
+	}
+	ask.Provider, ask.Began = c.Provider, o.began
 	if c.Socket != "" {
 		// Whoever serves there says no if it stands in front of another cluster.
 		if c.Server != "" {
@@ -71,7 +89,7 @@ func runExec(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	plugin := &daemon.Plugin{
-		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask,
+		Config: c, Places: p, Environ: w.environ, Version: w.version, Ask: ask, Login: w.login(c, info.Spec.Interactive),
 		Unlock: func(ctx context.Context) ([]byte, error) { return w.unlock(ctx, c, info.Spec.Interactive) },
 	}
 	if !c.Foreground {
@@ -97,8 +115,8 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	cluster := info.Spec.Cluster
 	if ask.LockFile != "" {
 		// The client takes a proxyConfig, so the cluster it names is the real one,
-		// unless something stronger says otherwise.
-		if c.Server == "" && cluster != nil {
+		// unless it came to a listener of ours: see sameCluster.
+		if cluster != nil && (c.Server == "" || config.SameServer(c.Server, cluster.Server)) {
 			fromClient(c, cluster)
 			c.Server = withoutPath(c.Server)
 		}
@@ -110,6 +128,12 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	}
 	if n := len(loopback); n > 0 {
 		ask.Loopback = loopback[n-1]
+		if called, ok := calledListener(cluster); ok {
+			if !slices.Contains(loopback, called) {
+				return ask, fmt.Errorf("the client calls https://%s, --listen says %s: %w; name the address that the client calls", called, strings.Join(c.Listen, ", "), errMixed)
+			}
+			ask.Loopback, ask.Authority = called, cluster.CertificateAuthorityData
+		}
 	}
 	switch {
 	case ask.Loopback != "":
@@ -128,11 +152,27 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 		return ask, fmt.Errorf("the client's server: %w", err)
 	}
 	addr, err := config.LoopbackAddress(u)
+	if err != nil && c.Provider != "" {
+		return ask, fmt.Errorf("this controller calls %s itself and does not know proxyConfig (it names no lock file); build it with proxy/client/clientgo, or, where the controller may have the credential itself, say --direct in the arguments of provider %s", config.Shown(u), c.Provider)
+	}
 	if err != nil {
 		return ask, fmt.Errorf("this client calls %s itself and does not know proxyConfig (it names no lock file); use the kubeconfig that `execproxy kubeconfig` prints, or `execproxy run -- CMD`", config.Shown(u))
 	}
 	ask.Loopback, ask.Authority = addr, cluster.CertificateAuthorityData
 	return ask, nil
+}
+
+// calledListener is the loopback address that the client is going to call.
+func calledListener(k *clientauthentication.Cluster) (string, bool) {
+	if k == nil {
+		return "", false
+	}
+	u, err := url.Parse(k.Server)
+	if err != nil || u.Scheme != "https" {
+		return "", false
+	}
+	addr, err := config.LoopbackAddress(u)
+	return addr, err == nil
 }
 
 // withoutPath is a server's URL without its path, which is in the URLs of a client that
@@ -149,7 +189,7 @@ func withoutPath(server string) string {
 // fromClient takes the cluster from what the client says of its own.
 func fromClient(c *config.Config, k *clientauthentication.Cluster) {
 	c.Server = k.Server
-	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 {
+	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 && !c.InsecureSkipTLSVerify {
 		c.CertificateAuthorityData = k.CertificateAuthorityData
 	}
 	if c.TLSServerName == "" {
@@ -158,6 +198,8 @@ func fromClient(c *config.Config, k *clientauthentication.Cluster) {
 	if c.ProxyURL == "" {
 		c.ProxyURL = k.ProxyURL
 	}
-	c.InsecureSkipTLSVerify = c.InsecureSkipTLSVerify || k.InsecureSkipTLSVerify
+	if c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 { // one that we were told is stronger
+		c.InsecureSkipTLSVerify = c.InsecureSkipTLSVerify || k.InsecureSkipTLSVerify
+	}
 	c.DisableCompression = c.DisableCompression || k.DisableCompression
 }

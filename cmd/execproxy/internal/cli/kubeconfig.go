@@ -39,6 +39,9 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err := o.noOperands(); err != nil {
 		return err
 	}
+	if o.set.Changed("cluster-profile-provider") {
+		return o.printProvider(w)
+	}
 	s, err := o.loadSource(w)
 	if err != nil {
 		return err
@@ -46,6 +49,12 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	c := s.config
 	if err := printable(c); err != nil {
 		return err
+	}
+	if names := secretNames(c.ExecEnv); len(names) > 0 {
+		fmt.Fprintf(w.stderr, "execproxy: warning: %s of the exec plugin will stand in the kubeconfig for all to read; leave it to the client's environment\n", strings.Join(names, ", "))
+	}
+	if o.direct {
+		return printDirect(w, o, s)
 	}
 	p, err := w.places()
 	if err != nil {
@@ -89,6 +98,29 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 		tellByArguments(out, s, c)
 	}
 	data, err := clientcmd.Write(*out)
+	if err != nil {
+		return err
+	}
+	_, err = w.stdout.Write(data)
+	return err
+}
+
+// printDirect prints a kubeconfig whose requests go to the API server itself.
+func printDirect(w *world, o *options, s *source) error {
+	if len(s.config.Listen) > 0 {
+		return &config.FieldError{Field: "listen", Err: errors.New("goes with a proxy, and --direct is without one; drop one of the two")}
+	}
+	if err := daemon.CheckDirect(s.config); err != nil {
+		return err
+	}
+	command, err := o.pluginCommand()
+	if err != nil {
+		return err
+	}
+	if err := daemon.CheckFiles(s.config); err != nil {
+		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
+	}
+	data, err := directKubeconfig(s, command)
 	if err != nil {
 		return err
 	}

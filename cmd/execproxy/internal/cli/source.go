@@ -147,7 +147,8 @@ func describe(k *api.Cluster, u *api.AuthInfo, user string, identitySaid bool) (
 	if identitySaid {
 		return doc, pemPair{}, nil
 	}
-	pair, err := describeUser(doc, u, user)
+	_, foreign := k.Extensions[execExtension]
+	pair, err := describeUser(doc, u, user, foreign)
 	return doc, pair, err
 }
 
@@ -213,7 +214,7 @@ func identityOfExec(u *api.AuthInfo) string {
 	return ""
 }
 
-func describeUser(doc map[string]any, u *api.AuthInfo, name string) (pemPair, error) {
+func describeUser(doc map[string]any, u *api.AuthInfo, name string, foreign bool) (pemPair, error) {
 	const cure = "name an identity with --auth"
 	switch {
 	case u == nil:
@@ -234,7 +235,7 @@ func describeUser(doc map[string]any, u *api.AuthInfo, name string) (pemPair, er
 		doc["auth"], doc["headers"] = config.AuthHeaders, []string{"Authorization=Bearer " + u.Token}
 		return pemPair{}, nil
 	case u.Exec != nil:
-		return pemPair{}, fmt.Errorf("user %q runs the exec plugin %s, which this version cannot stand behind; %s", name, u.Exec.Command, cure)
+		return pemPair{}, describeExec(doc, u.Exec, name, foreign)
 	}
 	return pemPair{}, fmt.Errorf("user %q has no client certificate; %s", name, cure)
 }

@@ -44,7 +44,7 @@ func runStatus(ctx context.Context, w *world, o *options) error {
 	t := tabwriter.NewWriter(w.stdout, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "ID\tSERVER\tAUTH\tIDENTITY\tCLIENTS\tREQUESTS\tSIGNATURES\tCERTIFICATE\tLISTENERS\tAGE")
 	for _, s := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", s.ID, s.Server, s.Auth, orNone(s.Identity), s.Clients, s.Requests,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", s.ID, orNone(s.Server), s.Auth, orNone(s.Identity), s.Clients, s.Requests,
 			s.Signatures, expiry(s.CertificateNotAfter), strings.Join(s.Listeners, ","), age(time.Since(s.StartedAt)))
 	}
 	if err := t.Flush(); err != nil {

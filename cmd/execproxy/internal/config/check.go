@@ -10,11 +10,13 @@ import (
 
 // Complete fills in defaults and checks what was said for contradictions.
 func (c *Config) Complete() error {
-	if c.Server == "" {
+	if c.Server == "" && !c.Direct {
 		return &FieldError{"", "server", errors.New("no API server named; set --server, EXECPROXY_SERVER, or upstream.server in the kubeconfig's exec extension (`execproxy kubeconfig` writes it, and sets provideClusterInfo: true, without which no plugin sees it)")}
 	}
-	if err := c.checkCluster(); err != nil {
-		return err
+	if c.Server != "" {
+		if err := c.checkCluster(); err != nil {
+			return err
+		}
 	}
 	if err := c.checkIdentity(); err != nil {
 		return err
@@ -28,6 +30,9 @@ func (c *Config) Complete() error {
 	}
 	if c.IdleTimeout == 0 {
 		c.IdleTimeout = DefaultIdleTimeout
+		if c.Direct { // a token's life is what it is kept for
+			c.IdleTimeout = DefaultDirectIdleTimeout
+		}
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
@@ -127,16 +132,18 @@ func (c *Config) checkIdentity() error {
 			c.Auth = AuthMTLS
 		case len(c.Headers) > 0:
 			c.Auth = AuthHeaders
+		case c.ExecCommand != "":
+			c.Auth = AuthExec
 		default:
-			return &FieldError{"", "auth", errors.New("no identity named; set --auth mtls with --key and --cert, --auth sigv4, or --auth headers with --header")}
+			return &FieldError{"", "auth", errors.New("no identity named; set --auth mtls with --key and --cert, --auth sigv4, --auth headers with --header, --auth exec with --exec-command, or --auth eks-token with --eks-cluster")}
 		}
 	}
 	switch c.Auth {
-	case AuthMTLS, AuthSigV4, AuthHeaders:
-	case "http-signature", "exec", "eks-token":
-		return &FieldError{"", "auth", fmt.Errorf("%q is not in this version; it has mtls, sigv4 and headers", c.Auth)}
+	case AuthMTLS, AuthSigV4, AuthHeaders, AuthExec, AuthEKSToken:
+	case "http-signature":
+		return &FieldError{"", "auth", fmt.Errorf("%q is not in this version; it has mtls, sigv4, headers, exec and eks-token", c.Auth)}
 	default:
-		return &FieldError{"", "auth", fmt.Errorf("%q is none of mtls, sigv4, headers", c.Auth)}
+		return &FieldError{"", "auth", fmt.Errorf("%q is none of mtls, sigv4, headers, exec, eks-token", c.Auth)}
 	}
 	for _, f := range []struct {
 		name string
@@ -146,11 +153,11 @@ func (c *Config) checkIdentity() error {
 		{"key", c.Key != "" || len(c.KeyPEM) > 0, AuthMTLS},
 		{"cert", c.Cert != "" || len(c.CertPEM) > 0, AuthMTLS},
 		{"header", len(c.Headers) > 0, AuthHeaders},
-		{"aws-region", c.AWSRegion != "", AuthSigV4},
+		{"aws-region", c.AWSRegion != "", awsAuth(c.Auth)},
 		{"aws-service", c.AWSService != "", AuthSigV4},
-		{"aws-profile", c.AWSProfile != "", AuthSigV4},
-		{"aws-role-arn", c.AWSRoleARN != "", AuthSigV4},
-		{"aws-external-id", c.AWSExternalID != "", AuthSigV4},
+		{"aws-profile", c.AWSProfile != "", awsAuth(c.Auth)},
+		{"aws-role-arn", c.AWSRoleARN != "", awsAuth(c.Auth)},
+		{"aws-external-id", c.AWSExternalID != "", awsAuth(c.Auth)},
 		{"unsigned-payload", c.UnsignedPayload, AuthSigV4},
 		{"sign-target", c.SignTarget, AuthSigV4},
 		{"pin-source", c.PINSource != "", AuthMTLS},
@@ -159,6 +166,13 @@ func (c *Config) checkIdentity() error {
 		{"renew", c.Renew != "" && c.Renew != RenewOff, AuthMTLS},
 		{"renew-before", c.RenewBefore != 0, AuthMTLS},
 		{"signer-name", c.SignerName != "", AuthMTLS},
+		{"eks-cluster", c.EKSCluster != "", AuthEKSToken},
+		{"exec-command", c.ExecCommand != "", AuthExec},
+		{"exec-arg", len(c.ExecArgs) > 0, AuthExec},
+		{"exec-env", len(c.ExecEnv) > 0, AuthExec},
+		{"exec-api-version", c.ExecAPIVersion != "", AuthExec},
+		{"exec-interactive-mode", c.ExecInteractiveMode != "", AuthExec},
+		{"exec-provide-cluster-info", c.ExecProvideClusterInfo, AuthExec},
 	} {
 		if f.set && f.auth != c.Auth {
 			return &FieldError{"", f.name, fmt.Errorf("goes with auth %s, but auth is %s; drop one of the two", f.auth, c.Auth)}
@@ -176,9 +190,16 @@ func (c *Config) checkIdentity() error {
 			return err
 		}
 		return c.CheckCert()
+	case AuthExec:
+		return c.checkExec()
+	case AuthEKSToken:
+		if c.EKSCluster == "" {
+			return &FieldError{"", "eks-cluster", errors.New("auth eks-token needs the name of the cluster that the token is for; set --eks-cluster as in `aws eks list-clusters`")}
+		}
+		return c.checkRole()
 	case AuthSigV4:
-		if c.AWSExternalID != "" && c.AWSRoleARN == "" {
-			return &FieldError{"", "aws-external-id", errors.New("means something only with aws-role-arn; set it too")}
+		if err := c.checkRole(); err != nil {
+			return err
 		}
 		if c.AWSService == "" {
 			c.AWSService = DefaultAWSService
@@ -191,12 +212,61 @@ func (c *Config) checkIdentity() error {
 	return nil
 }
 
+// awsAuth is the scheme that AWS credentials go with: the one that was said, if it
+// uses them.
+func awsAuth(auth string) string {
+	if auth == AuthEKSToken {
+		return AuthEKSToken
+	}
+	return AuthSigV4
+}
+
+func (c *Config) checkRole() error {
+	if c.AWSExternalID != "" && c.AWSRoleARN == "" {
+		return &FieldError{"", "aws-external-id", errors.New("means something only with aws-role-arn; set it too")}
+	}
+	return nil
+}
+
+// The versions of KEP-541 that a chained plugin may speak.
+const (
+	DefaultExecAPIVersion = "client.authentication.k8s.io/v1"
+	betaExecAPIVersion    = "client.authentication.k8s.io/v1beta1"
+)
+
+func (c *Config) checkExec() error {
+	if c.ExecCommand == "" {
+		return &FieldError{"", "exec-command", errors.New("auth exec needs the exec credential plugin to run; set --exec-command, and --exec-arg for each of its arguments")}
+	}
+	for _, e := range c.ExecEnv {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
+			return &FieldError{"", "exec-env", errors.New("want NAME=VALUE")} // what was said may be a secret
+		}
+	}
+	switch c.ExecAPIVersion {
+	case "":
+		c.ExecAPIVersion = DefaultExecAPIVersion
+	case DefaultExecAPIVersion, betaExecAPIVersion:
+	default:
+		return &FieldError{"", "exec-api-version", fmt.Errorf("%q is neither %s nor %s", c.ExecAPIVersion, DefaultExecAPIVersion, betaExecAPIVersion)}
+	}
+	switch c.ExecInteractiveMode {
+	case "":
+		c.ExecInteractiveMode = InteractiveIfAvailable
+	case InteractiveNever, InteractiveIfAvailable, InteractiveAlways:
+	default:
+		return &FieldError{"", "exec-interactive-mode", fmt.Errorf("%q is none of %s, %s, %s", c.ExecInteractiveMode, InteractiveNever, InteractiveIfAvailable, InteractiveAlways)}
+	}
+	return nil
+}
+
 // IdentitySaid reports whether it was said who we are. How the key is unlocked or
 // its certificate renewed does not say that.
 func (c *Config) IdentitySaid() bool {
 	i := c.Identity
 	return i.Auth != "" || i.Key != "" || i.Cert != "" || len(i.Headers) > 0 || i.AWSRegion != "" || i.AWSService != "" ||
-		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget
+		i.AWSProfile != "" || i.AWSRoleARN != "" || i.AWSExternalID != "" || i.UnsignedPayload || i.SignTarget ||
+		i.EKSCluster != "" || i.ExecCommand != "" || len(i.ExecArgs) > 0 || len(i.ExecEnv) > 0
 }
 
 // HeaderFromFile reports whether a header's value stands in a file. With "@@"

@@ -22,6 +22,18 @@ const (
 	AuthMTLS    = "mtls"
 	AuthSigV4   = "sigv4"
 	AuthHeaders = "headers"
+
+	// AuthExec chains another exec credential plugin behind the proxy, AuthEKSToken
+	// sends what `aws eks get-token` would print.
+	AuthExec     = "exec"
+	AuthEKSToken = "eks-token"
+)
+
+// When a chained plugin may speak with the user, in the kubeconfig's words.
+const (
+	InteractiveNever       = "Never"
+	InteractiveIfAvailable = "IfAvailable"
+	InteractiveAlways      = "Always"
 )
 
 // What to do with a request that carries an Authorization of its own.
@@ -39,9 +51,10 @@ const (
 
 // Defaults of the fields that have one.
 const (
-	DefaultIdleTimeout  = 5 * time.Minute
-	DefaultDrainTimeout = 10 * time.Second
-	DefaultAWSService   = "eks"
+	DefaultIdleTimeout       = 5 * time.Minute
+	DefaultDirectIdleTimeout = 15 * time.Minute
+	DefaultDrainTimeout      = 10 * time.Second
+	DefaultAWSService        = "eks"
 )
 
 // Cluster is the upstream API server.
@@ -68,6 +81,14 @@ type Identity struct {
 	AWSExternalID   string   `json:"awsExternalId,omitempty"`
 	UnsignedPayload bool     `json:"unsignedPayload,omitempty"`
 	SignTarget      bool     `json:"signTarget,omitempty"`
+	EKSCluster      string   `json:"eksCluster,omitempty"`
+
+	ExecCommand            string   `json:"execCommand,omitempty"`
+	ExecArgs               []string `json:"execArgs,omitempty"`
+	ExecEnv                []string `json:"execEnv,omitempty"` // NAME=VALUE
+	ExecAPIVersion         string   `json:"execApiVersion,omitempty"`
+	ExecInteractiveMode    string   `json:"execInteractiveMode,omitempty"`
+	ExecProvideClusterInfo bool     `json:"execProvideClusterInfo,omitempty"`
 
 	PINSource    string        `json:"pinSource,omitempty"`
 	PKCS11Module string        `json:"pkcs11Module,omitempty"`
@@ -93,6 +114,7 @@ type Config struct {
 	Socket               string        `json:"socket,omitempty"`
 	LockFile             string        `json:"lockFile,omitempty"`
 	Foreground           bool          `json:"foreground,omitempty"`
+	Direct               bool          `json:"direct,omitempty"` // no field sets it: only the command line may ask for what the API server accepts
 	IdleTimeout          time.Duration `json:"idleTimeout,omitempty"`
 	DrainTimeout         time.Duration `json:"drainTimeout,omitempty"`
 	ForeignAuthorization string        `json:"foreignAuthorization,omitempty"`
@@ -102,6 +124,10 @@ type Config struct {
 	LogFile              string        `json:"logFile,omitempty"`
 	LogFormat            string        `json:"logFormat,omitempty"`
 	File                 string        `json:"-"`
+
+	// Of one call of the plugin; a daemon is not told.
+	ExtensionPolicy string `json:"-"`
+	Provider        string `json:"-"`
 }
 
 // A FieldError says which field is wrong, where it was said, and what to do.
@@ -126,12 +152,16 @@ type Sources struct {
 	Environ   func(string) (string, bool) // os.LookupEnv
 	File      string                      // --config, as given on the command line; EXECPROXY_CONFIG otherwise
 	Extension json.RawMessage             // spec.cluster.config of KUBERNETES_EXEC_INFO
+	Handed    bool                        // a client handed Extension on: extension-policy says what it may say
 	Dir       string                      // relative paths of flags and environment are relative to it
 }
 
 // Load reads all sources, weakest first.
 func Load(s Sources) (*Config, error) {
-	c := &Config{}
+	c, err := s.call()
+	if err != nil {
+		return nil, err
+	}
 	if err := c.applyExtension(s.Extension); err != nil {
 		return nil, err
 	}

@@ -58,6 +58,21 @@ func (c *Config) Extension() map[string]any {
 	text(doc, "awsExternalId", c.AWSExternalID)
 	toggle(doc, "unsignedPayload", c.UnsignedPayload)
 	toggle(doc, "signTarget", c.SignTarget)
+	text(doc, "eksCluster", c.EKSCluster)
+	text(doc, "execCommand", c.ExecCommand)
+	if len(c.ExecArgs) > 0 {
+		doc["execArgs"] = c.ExecArgs
+	}
+	if len(c.ExecEnv) > 0 {
+		doc["execEnv"] = c.ExecEnv
+	}
+	if c.ExecAPIVersion != DefaultExecAPIVersion {
+		text(doc, "execApiVersion", c.ExecAPIVersion)
+	}
+	if c.ExecInteractiveMode != InteractiveIfAvailable {
+		text(doc, "execInteractiveMode", c.ExecInteractiveMode)
+	}
+	toggle(doc, "execProvideClusterInfo", c.ExecProvideClusterInfo)
 	if len(c.Listen) > 0 {
 		doc["listen"] = c.Listen
 	}

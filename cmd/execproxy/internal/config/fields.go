@@ -37,7 +37,11 @@ type Field struct {
 	upstream bool
 	json     string // where it is not Flag in lowerCamelCase
 	noFile   bool   // only flag and environment
-	set      func(*Config, string) error
+
+	// remote marks what says something of the cluster alone and nothing of this
+	// machine, besides what is upstream.
+	remote bool
+	set    func(*Config, string) error
 }
 
 // Group is the part of the configuration that a field belongs to; commands take
@@ -113,6 +117,8 @@ func (f *Field) Set(c *Config, value, base string) error {
 // path is the part of a value that is a path, and what stands before it.
 func (f *Field) path(value string) (prefix, path string) {
 	switch {
+	case f.Flag == "exec-command" && strings.ContainsAny(value, `/`+string(filepath.Separator)):
+		return "", value // without a slash it is a name, looked for in PATH
 	case f.Flag == "key":
 		return keyPath(value)
 	case f.Flag == "pin-source":
@@ -168,7 +174,7 @@ func list(p func(*Config) *[]string) func(*Config, string) error {
 
 // Fields is the one table of what can be said, in the order of usage texts.
 var Fields = []*Field{
-	{Flag: "auth", Arg: "SCHEME", Group: GroupIdentity, Usage: "who the proxy is to the API server: mtls, sigv4 or headers", set: text(func(c *Config) *string { return &c.Auth })},
+	{Flag: "auth", Arg: "SCHEME", Group: GroupIdentity, Usage: "who the proxy is to the API server: mtls, sigv4, headers, exec or eks-token", set: text(func(c *Config) *string { return &c.Auth })},
 	{Flag: "key", Arg: "KEY", Group: GroupKey, Path: true, Usage: "private key of mtls: a PEM file, pkcs11:… (RFC 7512), tpm:handle=0x81000100 or tpm:FILE (TSS2)", set: text(func(c *Config) *string { return &c.Key })},
 	{Flag: "cert", Arg: "FILE", Group: GroupKey, Path: true, Usage: "its PEM certificate chain, leaf first; without it the chain is in the key's file or on its token", set: text(func(c *Config) *string { return &c.Cert })},
 	{Flag: "pin-source", Arg: "SOURCE", Group: GroupKey, Usage: "PIN of the token, or password of the TPM's key: FILE, fd:N, credential:NAME (systemd), askpass:PROGRAM, or prompt", set: text(func(c *Config) *string { return &c.PINSource })},
@@ -178,13 +184,20 @@ var Fields = []*Field{
 	{Flag: "renew-before", Arg: "DURATION", Group: GroupRenew, Usage: "renew this long before the end; without it at two thirds of the certificate's life, and never in its first half", set: span(func(c *Config) *time.Duration { return &c.RenewBefore })},
 	{Flag: "signer-name", Arg: "NAME", Group: GroupSigner, Usage: "signer of the cluster that issues the certificate; without it kubernetes.io/kube-apiserver-client, of nodes -kubelet", set: text(func(c *Config) *string { return &c.SignerName })},
 	{Flag: "header", json: "headers", Arg: "NAME=VALUE", List: true, Group: GroupIdentity, Usage: "header of auth headers, or NAME=@FILE, re-read when it changes; repeatable", set: list(func(c *Config) *[]string { return &c.Headers })},
-	{Flag: "aws-region", Arg: "REGION", Group: GroupIdentity, Usage: "region to sign for; without it the AWS SDK's own", set: text(func(c *Config) *string { return &c.AWSRegion })},
-	{Flag: "aws-service", Arg: "NAME", Group: GroupIdentity, Usage: "service to sign for (default \"eks\")", set: text(func(c *Config) *string { return &c.AWSService })},
+	{Flag: "aws-region", remote: true, Arg: "REGION", Group: GroupIdentity, Usage: "region to sign for; without it the AWS SDK's own", set: text(func(c *Config) *string { return &c.AWSRegion })},
+	{Flag: "aws-service", remote: true, Arg: "NAME", Group: GroupIdentity, Usage: "service to sign for (default \"eks\")", set: text(func(c *Config) *string { return &c.AWSService })},
 	{Flag: "aws-profile", Arg: "NAME", Group: GroupIdentity, Usage: "profile of the shared AWS configuration", set: text(func(c *Config) *string { return &c.AWSProfile })},
-	{Flag: "aws-role-arn", Arg: "ARN", Group: GroupIdentity, Usage: "role to assume", set: text(func(c *Config) *string { return &c.AWSRoleARN })},
-	{Flag: "aws-external-id", Arg: "ID", Group: GroupIdentity, Usage: "external id of that role", set: text(func(c *Config) *string { return &c.AWSExternalID })},
+	{Flag: "aws-role-arn", remote: true, Arg: "ARN", Group: GroupIdentity, Usage: "role to assume", set: text(func(c *Config) *string { return &c.AWSRoleARN })},
+	{Flag: "aws-external-id", remote: true, Arg: "ID", Group: GroupIdentity, Usage: "external id of that role", set: text(func(c *Config) *string { return &c.AWSExternalID })},
 	{Flag: "unsigned-payload", Group: GroupIdentity, Usage: "send bodies over 3 MiB as UNSIGNED-PAYLOAD instead of refusing them", set: toggle(func(c *Config) *bool { return &c.UnsignedPayload })},
 	{Flag: "sign-target", Group: GroupIdentity, Usage: "also sign the exact path and query, whose order plain SigV4 leaves open", set: toggle(func(c *Config) *bool { return &c.SignTarget })},
+	{Flag: "eks-cluster", remote: true, Arg: "NAME", Group: GroupIdentity, Usage: "name of the EKS cluster that a token of eks-token is for", set: text(func(c *Config) *string { return &c.EKSCluster })},
+	{Flag: "exec-command", Arg: "COMMAND", Group: GroupIdentity, Usage: "exec credential plugin behind the proxy, of auth exec", set: text(func(c *Config) *string { return &c.ExecCommand })},
+	{Flag: "exec-arg", json: "execArgs", Arg: "ARG", List: true, Group: GroupIdentity, Usage: "argument of that plugin; repeatable", set: list(func(c *Config) *[]string { return &c.ExecArgs })},
+	{Flag: "exec-env", Arg: "NAME=VALUE", List: true, Group: GroupIdentity, Usage: "environment variable of that plugin, besides those of the client; repeatable", set: list(func(c *Config) *[]string { return &c.ExecEnv })},
+	{Flag: "exec-api-version", json: "execApiVersion", Arg: "VERSION", Group: GroupIdentity, Usage: "client.authentication.k8s.io/v1 (default) or …/v1beta1, which that plugin speaks", set: text(func(c *Config) *string { return &c.ExecAPIVersion })},
+	{Flag: "exec-interactive-mode", Arg: "MODE", Group: GroupIdentity, Usage: "whether that plugin may use the terminal: Never, IfAvailable (default) or Always", set: text(func(c *Config) *string { return &c.ExecInteractiveMode })},
+	{Flag: "exec-provide-cluster-info", Group: GroupIdentity, Usage: "tell that plugin which cluster it is for", set: toggle(func(c *Config) *bool { return &c.ExecProvideClusterInfo })},
 
 	{Flag: "server", Arg: "URL", Group: GroupCluster, upstream: true, Usage: "the API server, https://HOST[:PORT][/BASE]", set: text(func(c *Config) *string { return &c.Server })},
 	{Flag: "certificate-authority", Arg: "FILE", Group: GroupCluster, Path: true, upstream: true, Usage: "PEM certificates that vouch for it; without them the system's", set: setCAFile},
@@ -192,7 +205,7 @@ var Fields = []*Field{
 	{Flag: "tls-server-name", Arg: "NAME", Group: GroupCluster, upstream: true, Usage: "name that its certificate must carry, where it is not the host", set: text(func(c *Config) *string { return &c.TLSServerName })},
 	{Flag: "insecure-skip-tls-verify", Group: GroupCluster, upstream: true, Usage: "do not verify the API server's certificate; whoever answers gets the requests", set: toggle(func(c *Config) *bool { return &c.InsecureSkipTLSVerify })},
 	{Flag: "proxy-url", Arg: "URL", Group: GroupCluster, upstream: true, Usage: "proxy on the way: http, https or socks5; without it HTTPS_PROXY and NO_PROXY", set: text(func(c *Config) *string { return &c.ProxyURL })},
-	{Flag: "disable-compression", Group: GroupCluster, upstream: true, Usage: "accepted for kubeconfigs that have it; the client alone decides on compression", set: toggle(func(c *Config) *bool { return &c.DisableCompression })},
+	{Flag: "disable-compression", Group: GroupCluster, upstream: true, Usage: "ask the API server for no compressed answers, whatever the client takes", set: toggle(func(c *Config) *bool { return &c.DisableCompression })},
 
 	{Flag: "listen", Arg: "ADDRESS", List: true, Group: GroupListen, Usage: "unix:///PATH or https://127.0.0.1:PORT; repeatable", set: list(func(c *Config) *[]string { return &c.Listen })},
 	{Flag: "kubeconfig-out", Arg: "FILE", Group: GroupServe, Path: true, Usage: "write a kubeconfig (0600) that any client of this user can use as it is", set: text(func(c *Config) *string { return &c.KubeconfigOut })},
@@ -200,6 +213,8 @@ var Fields = []*Field{
 	{Flag: "lock-file", Arg: "FILE", Group: GroupLock, Path: true, Usage: "end when this file, locked by the parent with flock(2), comes free", set: text(func(c *Config) *string { return &c.LockFile })},
 	{Flag: "foreground", Group: GroupExec, Usage: "serve in the plugin's own process instead of a daemon", set: toggle(func(c *Config) *bool { return &c.Foreground })},
 	{Flag: "socket", Arg: "PATH", Group: GroupExec, Path: true, Usage: "answer for the proxy that already serves at this Unix socket", set: text(func(c *Config) *string { return &c.Socket })},
+	{Flag: "extension-policy", Arg: "POLICY", noFile: true, Group: GroupExec, Usage: "what the cluster's exec extension may say: all (default), or cluster, nothing of this machine: for extensions that others write", set: setExtensionPolicy},
+	{Flag: "provider", Arg: "NAME", noFile: true, Group: GroupExec, Usage: "count this plugin's calls under this name in metrics and status", set: setProvider},
 	{Flag: "idle-timeout", Arg: "DURATION", Group: GroupIdle, Usage: "end a daemon without lock after this time without a client (default 5m)", set: span(func(c *Config) *time.Duration { return &c.IdleTimeout })},
 	{Flag: "drain-timeout", Arg: "DURATION", Group: GroupLife, Usage: "time that requests get to end after SIGTERM (default 10s)", set: span(func(c *Config) *time.Duration { return &c.DrainTimeout })},
 	{Flag: "foreign-authorization", Arg: "POLICY", Group: GroupPolicy, Usage: "requests with an Authorization of their own: reject (default), or passthrough without our identity", set: text(func(c *Config) *string { return &c.ForeignAuthorization })},
@@ -263,6 +278,10 @@ func (f *Field) clear(c *Config) {
 		c.Headers = nil
 	case "listen":
 		c.Listen = nil
+	case "exec-arg":
+		c.ExecArgs = nil
+	case "exec-env":
+		c.ExecEnv = nil
 	}
 }
 
@@ -289,6 +308,9 @@ func (c *Config) applyExtension(raw json.RawMessage) error {
 				continue
 			}
 			known[f.Flag] = f
+			if c.ExtensionPolicy == ExtensionCluster && f.Path {
+				known[f.Flag] = nil
+			}
 			if _, twice := doc[f.JSON()]; twice {
 				return &FieldError{source, f.JSON(), fmt.Errorf("stands beside upstream, where it is upstream.%s; say it there alone", f.Flag)}
 			}
@@ -300,12 +322,15 @@ func (c *Config) applyExtension(raw json.RawMessage) error {
 	// Where it came from is the cluster's own business; the file's name of a
 	// configuration may be said here and nowhere else in a document.
 	if file, ok := doc["config"]; ok {
+		if c.ExtensionPolicy == ExtensionCluster {
+			return notTheCluster(source, "config")
+		}
 		delete(doc, "config")
 		if err := json.Unmarshal(file, &c.File); err != nil {
 			return &FieldError{source, "config", errors.New("must be a path")}
 		}
 	}
-	return c.applyDocument(source, doc, "")
+	return c.applyExtensionFields(source, doc)
 }
 
 func (c *Config) applyDocument(source string, doc map[string]json.RawMessage, base string) error {
@@ -323,6 +348,9 @@ func (c *Config) applyFields(source, prefix string, doc map[string]json.RawMessa
 		f, ok := known[name]
 		if !ok {
 			return &FieldError{source, prefix + quoteOdd(name), fmt.Errorf("unknown field; known are %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))}
+		}
+		if f == nil {
+			return notTheCluster(source, prefix+name)
 		}
 		values, err := f.values(doc[name])
 		if err != nil {

@@ -42,8 +42,22 @@ type Ask struct {
 	// Loopback is the host:port that the client will call; empty for a client
 	// that takes a proxyConfig.
 	Loopback string `json:"loopback,omitempty"`
+	// Direct asks for what the API server itself accepts, of a daemon that was started
+	// to hand it out.
+	Direct bool `json:"direct,omitempty"`
+	// Client is the client's process; 0: not known.
+	Client int `json:"client,omitempty"`
+	// Interactive says that the plugin can ask its user.
+	Interactive bool `json:"interactive,omitempty"`
+	// Credential is what it got when it did.
+	Credential *clientauthentication.Status `json:"credential,omitempty"`
 	// Authority is the PEM that the client trusts there; empty: not known.
 	Authority []byte `json:"authority,omitempty"`
+
+	// Provider and Began are for the figures alone, and go beside the document that
+	// a proxy of another version would refuse: who asks, and since when.
+	Provider string    `json:"-"`
+	Began    time.Time `json:"-"`
 }
 
 // Status is what `execproxy status` tells of one proxy.
@@ -71,6 +85,9 @@ type Status struct {
 	Renewal  *RenewalStatus `json:"renewal,omitempty"`
 	Reload   *ReloadStatus  `json:"reload,omitempty"`
 	Warnings []string       `json:"warnings,omitempty"`
+
+	Metrics    string      `json:"metrics,omitempty"` // URL
+	Obtentions []Obtention `json:"obtentions,omitempty"`
 }
 
 // Handshakes counts TLS handshakes with the API server. A full one costs a
@@ -95,6 +112,7 @@ type KeyStatus struct {
 type refusal struct {
 	Message  string `json:"error"`
 	Stopping bool   `json:"stopping,omitempty"`
+	Login    bool   `json:"login,omitempty"` // the user may be able to help
 }
 
 func (r *refusal) Error() string { return r.Message }
@@ -106,6 +124,7 @@ var errEnding = &refusal{Message: "the proxy is ending", Stopping: true}
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathDocument, func(w http.ResponseWriter, r *http.Request) {
+		arrived := time.Now()
 		var ask Ask
 		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsk))
 		dec.DisallowUnknownFields()
@@ -119,7 +138,9 @@ func (d *Daemon) controlHandler() http.Handler {
 		case <-r.Context().Done():
 			return
 		}
-		status, err := d.document(ask)
+		ask.Provider, ask.Began = askedBy(r.URL.Query(), arrived)
+		status, err := d.document(r.Context(), ask)
+		d.obtentions.count(ask, err)
 		if err != nil {
 			var r *refusal
 			if !errors.As(err, &r) {
@@ -228,7 +249,7 @@ func nobody(err error) bool {
 // document asks for the session's document.
 func (c *controller) document(ctx context.Context, ask Ask) (*clientauthentication.Status, error) {
 	var s clientauthentication.Status
-	if err := c.call(ctx, http.MethodPost, pathDocument, ask, &s); err != nil {
+	if err := c.call(ctx, http.MethodPost, pathDocument+"?"+ask.figures(), ask, &s); err != nil {
 		return nil, err
 	}
 	return &s, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/systemd"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/proxy/socket"
 )
 
@@ -29,6 +30,8 @@ type Options struct {
 	Places  Places
 	Environ []string
 	PIN     []byte // what the plugin asked for, or was given
+
+	Credential *clientauthentication.Status // what the plugin got from its user; nil: we get it
 
 	// Terminal says that whoever is at the terminal, if there is one, may be asked.
 	Terminal bool
@@ -76,6 +79,7 @@ type Daemon struct {
 	names   []string // what the Unix socket's certificate is for
 	checkup *checkup // asks our own listeners
 	leaving atomic.Bool
+	handed  handed // of a daemon without a proxy
 
 	hasSuccessor bool // whoever comes next serves the same sockets
 
@@ -95,6 +99,9 @@ type Daemon struct {
 	locks     []*socket.Lock
 	cleanups  []func()
 	warnings  []string
+	metrics   string // URL
+
+	obtentions obtentions
 }
 
 // Run runs a proxy until ctx ends, its life is over or it is asked to stop. An
@@ -148,6 +155,9 @@ func (d *Daemon) start(ctx context.Context) error {
 	}
 	homes.PIN, homes.Ask, homes.Detached = d.opt.PIN, d.opt.Terminal, !d.opt.Terminal
 	d.homes = homes
+	if d.opt.Life == lifeDirect {
+		return d.startDirect(ctx)
+	}
 	if d.session, err = d.openSession(); err != nil {
 		return err
 	}
@@ -207,6 +217,7 @@ func (d *Daemon) start(ctx context.Context) error {
 			return err
 		}
 	}
+	d.obtentions.recall(failurePath(d.opt.Places, d.opt.ID))
 	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", f.id.name(), "listen", d.urls())
 	close(d.ready)
 	d.supervised()
@@ -254,7 +265,7 @@ func (d *Daemon) shut(why cause) {
 		_ = l.server.Close()
 	}
 	if f := d.front.Load(); f != nil {
-		f.proxy.Close()
+		f.cut()
 	}
 	d.cancel()
 	d.background.Wait()
@@ -293,7 +304,7 @@ func (d *Daemon) drain(listeners []*listener) {
 	for _, l := range listeners {
 		all.Go(func() { _ = l.server.Shutdown(ctx) })
 	}
-	d.front.Load().proxy.EndWatches()
+	d.front.Load().endWatches()
 	all.Wait()
 	d.until(ctx, timeout, func() bool { return d.upgrades() == 0 }) // http.Server knows nothing of them
 }

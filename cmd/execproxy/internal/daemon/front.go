@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
 	"github.com/execproxy/execproxy/proxy"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/transport"
 )
 
@@ -40,14 +42,27 @@ type front struct {
 	once     sync.Once
 }
 
-// open makes a front and connects it. Nothing runs in it yet.
+// given is what a user logged in to, which is of no use to whom a changed
+// configuration makes of us.
+func (d *Daemon) given(c *config.Config) *clientauthentication.Status {
+	if !reflect.DeepEqual(c.Identity, d.config.Identity) {
+		return nil
+	}
+	return d.opt.Credential
+}
+
+// open makes a front and connects it; the one of a daemon without a proxy has
+// nothing but an identity. Nothing runs in it yet.
 func (d *Daemon) open(ctx context.Context, c *config.Config, homes keyhome.Options) (*front, error) {
 	f := &front{d: d, config: c, replaced: make(chan struct{}), last: make(chan struct{})}
 	f.work, f.cancel = context.WithCancel(d.work)
 	var err error
-	if f.id, err = newIdentity(ctx, c, homes, d.log); err != nil {
+	if f.id, err = newIdentity(ctx, c, homes, d.given(c), d.log); err != nil {
 		f.close()
 		return nil, err
+	}
+	if d.opt.Life == lifeDirect {
+		return f, nil
 	}
 	if err := f.connect(ctx); err != nil {
 		f.close()
@@ -69,12 +84,32 @@ func (f *front) begin() error {
 	return nil
 }
 
-// close ends what it holds; whoever is served is cut.
-func (f *front) close() {
-	f.cancel()
+// stats are all zero of one without a proxy.
+func (f *front) stats() (px proxy.Stats, up transport.Stats) {
+	if f.proxy != nil {
+		px, up = f.proxy.Stats(), f.upstream.Stats()
+	}
+	return px, up
+}
+
+// endWatches ends what has no end of its own.
+func (f *front) endWatches() {
+	if f.proxy != nil {
+		f.proxy.EndWatches()
+	}
+}
+
+// cut ends whatever is being served.
+func (f *front) cut() {
 	if f.proxy != nil {
 		f.proxy.Close()
 	}
+}
+
+// close ends what it holds; whoever is served is cut.
+func (f *front) close() {
+	f.cancel()
+	f.cut()
 	for _, c := range slices.Backward(f.closers) {
 		c()
 	}
@@ -116,7 +151,7 @@ func (d *Daemon) replace(next *front) {
 	old.cancel()
 	old.users.Add(1)
 	close(old.replaced)
-	old.proxy.EndWatches()
+	old.endWatches()
 	old.leave()
 	d.Go(func() {
 		select {

@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,9 +15,11 @@ import (
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
 	"github.com/execproxy/execproxy/proxy"
+	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/signer"
 	"github.com/execproxy/execproxy/signer/header"
 	"github.com/execproxy/execproxy/signer/sigv4"
+	"github.com/execproxy/execproxy/signer/token"
 )
 
 // identity is who the proxy is towards the API server: a key that answers for
@@ -27,11 +31,13 @@ type identity struct {
 	warnings   []string
 	signer     signer.RequestSigner // nil with mtls
 	creds      *sigv4.Credentials   // of sigv4
+	bearer     *bearer              // of exec and eks-token
 	signatures atomic.Uint64        // of the signer; the transport counts those of keys
 
 	mu     sync.Mutex
-	key    *keyhome.Key // of mtls
-	meters []*keyMeter  // of all keys that key ever was
+	key    *keyhome.Key     // of mtls
+	pair   *tls.Certificate // of exec, where its plugin hands out one
+	meters []*keyMeter      // of all keys that key ever was
 	who    string
 
 	reopened uint64 // of the keys before; guarded by mu
@@ -52,7 +58,7 @@ const keyTimeout = 20 * time.Second
 // newIdentity opens what the configuration names and fails with what is wrong
 // with it. Credentials are fetched once, so that a plugin fails instead of every
 // request.
-func newIdentity(ctx context.Context, c *config.Config, homes keyhome.Options, log *slog.Logger) (*identity, error) {
+func newIdentity(ctx context.Context, c *config.Config, homes keyhome.Options, given *clientauthentication.Status, log *slog.Logger) (*identity, error) {
 	homes.Logger = log
 	id := &identity{config: c, homes: homes, log: log, look: make(chan struct{}, 1)}
 	switch c.Auth {
@@ -102,6 +108,13 @@ func newIdentity(ctx context.Context, c *config.Config, homes keyhome.Options, l
 			return nil, err
 		}
 		id.signer, id.creds, id.who = s, creds, got.AccessKeyID
+	case config.AuthExec, config.AuthEKSToken:
+		b, k, err := newBearer(ctx, c, homes.Environ, given, log)
+		if err != nil {
+			return nil, err
+		}
+		id.bearer, id.signer, id.who = b, token.NewSigner(b.cache), bearerName(ctx, c, b)
+		id.setPair(k)
 	default:
 		return nil, fmt.Errorf("auth %q is not in this version", c.Auth)
 	}
@@ -121,6 +134,11 @@ func CheckFiles(c *config.Config) error {
 			return err
 		}
 	}
+	if c.Auth == config.AuthExec {
+		if _, err := exec.LookPath(c.ExecCommand); err != nil {
+			return &config.FieldError{Field: "exec-command", Err: fmt.Errorf("%w; install it, or name it by its full path", err)}
+		}
+	}
 	_, err := rootCAs(c)
 	return err
 }
@@ -137,6 +155,15 @@ func (id *identity) name() string {
 // connections have to be made with another key.
 func (id *identity) watch(ctx context.Context, changed func() error) {
 	switch {
+	case id.bearer != nil:
+		err := id.bearer.run(ctx, func(k *token.Credential) {
+			if id.setPair(k) {
+				_ = changed() // it has logged why
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			id.log.Error("the credential is no longer refreshed", "error", err)
+		}
 	case id.creds != nil:
 		if err := id.creds.Run(ctx); err != nil && ctx.Err() == nil {
 			id.log.Error("credentials are no longer refreshed", "error", err)
@@ -174,6 +201,9 @@ func (id *identity) refused() func(*http.Response, time.Duration) bool {
 		return nil
 	}
 	return func(res *http.Response, took time.Duration) bool {
+		if res.StatusCode == http.StatusUnauthorized && id.bearer != nil && id.bearer.creds != nil {
+			id.bearer.creds.Invalidate() // who signed the token may be nobody any more
+		}
 		again := o.ObserveResponse(res.StatusCode, res.Header, time.Now().Add(-took))
 		if res.StatusCode == http.StatusUnauthorized && id.creds != nil && !again {
 			id.creds.Invalidate()

@@ -87,7 +87,7 @@ func (id *identity) certificate() *tls.Certificate {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.key == nil {
-		return nil
+		return id.pair
 	}
 	return id.key.TLSCertificate(metered{id.key, &id.meterOf(fingerprint(id.key)).meter, id.lookAgain})
 }
@@ -101,7 +101,13 @@ func (id *identity) current() *keyhome.Key {
 func (id *identity) notAfter() *time.Time {
 	k := id.current()
 	if k == nil {
-		return nil
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		if id.pair == nil {
+			return nil
+		}
+		t := id.pair.Leaf.NotAfter
+		return &t
 	}
 	t := k.Leaf().NotAfter
 	return &t

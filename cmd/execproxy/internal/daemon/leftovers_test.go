@@ -115,12 +115,12 @@ func TestPortOfAnotherIdentity(t *testing.T) {
 	first := begin(t, c, Options{ID: "aaaa", Life: lifeIdle, Places: p, Sockets: []string{p.Socket("aaaa")}, Loopback: []string{"127.0.0.1:0"}})
 	second := begin(t, c, Options{ID: "bbbb", Life: lifeIdle, Places: p, Sockets: []string{p.Socket("bbbb")}})
 	addr := first.d.Loopback()
-	_, err := second.d.document(Ask{Loopback: addr})
+	_, err := second.d.document(t.Context(), Ask{Loopback: addr})
 	if err == nil || !strings.Contains(err.Error(), "execproxy stop aaaa") || !strings.Contains(err.Error(), addr) {
 		t.Errorf("error %v", err)
 	}
 	for range 2 {
-		if _, err := first.d.document(Ask{Loopback: addr}); err != nil {
+		if _, err := first.d.document(t.Context(), Ask{Loopback: addr}); err != nil {
 			t.Error(err)
 		}
 	}

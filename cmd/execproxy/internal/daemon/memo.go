@@ -14,8 +14,9 @@ import (
 // kubectl to give up, shorter than it takes somebody to find the right PIN.
 const memoFor = 20 * time.Second
 
-// A memo is what the last plugin of the same client was told when it asked for a PIN
-// and that went wrong. It holds our own words and nothing that was typed.
+// A memo is what the last plugin of the same client was told when it asked for a PIN, or
+// for somebody else's credential, and that went wrong. It holds our own words, the last ones
+// of a chained plugin, and nothing that was typed.
 type memo struct{ path string }
 
 func (m *memo) write(cause error) {

@@ -17,7 +17,7 @@ import (
 // writeMetrics writes this proxy's figures in Prometheus' text format.
 func (d *Daemon) writeMetrics(w io.Writer) {
 	f := d.front.Load()
-	px, up := f.proxy.Stats(), f.upstream.Stats()
+	px, up := f.stats()
 	count := func(name string, v uint64) { metrics.WriteCounterUint64(w, "execproxy_"+name, v) }
 	gauge := func(name string, v float64) { metrics.WriteGaugeFloat64(w, "execproxy_"+name, v) }
 
@@ -39,6 +39,7 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 	count("upstream_dead_peers_total", up.DeadPeers)
 	gauge("key_generation", float64(up.Generation))
 	f.id.writeMetrics(w)
+	d.obtentions.write(w)
 	if r := f.renewalStatus(); r != nil {
 		count("renewals_total", r.Renewed)
 		pending := 0.0
@@ -84,6 +85,9 @@ func (d *Daemon) listenMetrics(addr string) error {
 	l := &listener{addr: ln.Addr().String(), server: d.ownServer(mux)}
 	d.add(l)
 	d.serve(l, ln)
+	d.mu.Lock()
+	d.metrics = "http://" + l.addr + "/metrics"
+	d.mu.Unlock()
 	d.log.Info("metrics", "address", "http://"+l.addr+"/metrics")
 	return nil
 }

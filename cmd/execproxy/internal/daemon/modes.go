@@ -144,6 +144,12 @@ func (p *Plugin) Foreground(ctx context.Context, answer func(*clientauthenticati
 		return err
 	}
 	c, places, ask := p.Config, p.Places, p.Ask
+	var given *clientauthentication.Status
+	if p.Login != nil {
+		if given, err = p.Login(ctx); err != nil {
+			return err
+		}
+	}
 	if err := CloseInherited(); err != nil {
 		return fmt.Errorf("closing inherited descriptors: %w", err)
 	}
@@ -164,9 +170,10 @@ func (p *Plugin) Foreground(ctx context.Context, answer func(*clientauthenticati
 	sweep(places)
 	return Run(ctx, c, Options{
 		ID: id, Life: lifeLock, Idle: c.IdleTimeout, Places: places, Environ: p.Environ, Sockets: []string{places.Socket(id)},
-		PIN: pin, Version: p.Version, LogWriter: log, Hurry: hurry,
+		PIN: pin, Credential: given, Version: p.Version, LogWriter: log, Hurry: hurry,
 		Ready: func(d *Daemon) error {
-			s, err := d.document(ask)
+			s, err := d.document(ctx, ask)
+			d.obtentions.count(ask, err)
 			if err != nil {
 				return err
 			}

@@ -27,6 +27,10 @@ type Plugin struct {
 	Version string
 	Ask     Ask
 
+	// Login runs the plugin behind the proxy where it can speak with the user; nil where
+	// there is none, or no user.
+	Login func(context.Context) (*clientauthentication.Status, error)
+
 	// Unlock asks for what unlocks the key, where only this process can be told:
 	// the daemon has no terminal and none of our descriptors. nil, or no bytes:
 	// there is nothing to ask.
@@ -53,9 +57,13 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 		environ = settled(environ, cwd)
 	}
 	life := lifeIdle
-	if p.Ask.LockFile != "" {
+	switch {
+	case p.Ask.Direct:
+		life = lifeDirect
+	case p.Ask.LockFile != "":
 		life = lifeLock
 	}
+	p.Ask.Interactive = p.Login != nil
 	id := ID(p.Config, environ, life)
 	dir, err := p.Places.open(p.Places.Runtime)
 	if err != nil {
@@ -66,7 +74,7 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 		return nil, err
 	}
 	ctl := newController(path)
-	if s, err := running(ctx, ctl, p.Ask); !errors.Is(err, errNobody) {
+	if s, err := running(ctx, ctl, p.Ask); !p.goesOn(err) {
 		return s, err
 	}
 	// Whoever starts it may be asking the user for a PIN.
@@ -79,31 +87,71 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 	defer start.Remove()
 	ctx, cancelAgain := context.WithTimeout(parent, startTimeout)
 	defer cancelAgain()
-	if s, err := running(ctx, ctl, p.Ask); !errors.Is(err, errNobody) {
-		return s, err
+	s, absent := running(ctx, ctl, p.Ask)
+	if !p.goesOn(absent) {
+		return s, absent
+	}
+	memo := &memo{path: memoPath(p.Places, id)}
+	failed := failurePath(p.Places, id)
+	if err := p.login(parent, memo); err != nil {
+		noteFailure(failed, p.Ask.Provider)
+		return nil, err
+	}
+	if !errors.Is(absent, errNobody) { // it wants what the user just gave
+		ctx, cancel := context.WithTimeout(parent, startTimeout)
+		defer cancel()
+		return running(ctx, ctl, p.Ask)
 	}
 	order := &order{ID: id, Life: life, Places: p.Places, Config: p.Config, Ask: p.Ask}
-	memo := &memo{path: memoPath(p.Places, id)}
+	order.Ask.Client = 0   // it has not been answered yet
+	p.Ask.Credential = nil // once is enough
 	if order.PIN, err = p.once(parent, memo); err != nil {
+		noteFailure(failed, p.Ask.Provider)
 		return nil, err
 	}
 	// Whoever was asked took their time.
 	ctx, cancelStart := context.WithTimeout(parent, startTimeout)
 	defer cancelStart()
 	err = spawn(ctx, order, environ)
-	if err != nil && len(order.PIN) > 0 {
+	if err != nil && (len(order.PIN) > 0 || handedOut(p.Config)) {
 		memo.write(err)
 	}
 	clear(order.PIN)
 	if err != nil {
+		noteFailure(failed, p.Ask.Provider)
 		return nil, err
 	}
 	_ = os.Remove(memo.path) // mostly there is none
-	s, err := running(ctx, ctl, p.Ask)
+	s, err = running(ctx, ctl, p.Ask)
 	if errors.Is(err, errNobody) {
 		return nil, fmt.Errorf("the proxy ended right after its start; its log is %s", logPath(p.Config, p.Places, id))
 	}
 	return s, err
+}
+
+// goesOn reports that there is something to do: nothing runs, or what runs wants what
+// only the user can give, and the user is there.
+func (p *Plugin) goesOn(err error) bool {
+	var r *refusal
+	return errors.Is(err, errNobody) || p.Login != nil && errors.As(err, &r) && r.Login
+}
+
+// login has the user's plugin run here, which has the terminal, and takes what it handed
+// out along. Not again for the same client after that went wrong.
+func (p *Plugin) login(ctx context.Context, m *memo) error {
+	if p.Login == nil {
+		return nil
+	}
+	if err := m.read(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var err error
+	if p.Ask.Credential, err = p.Login(ctx); err != nil {
+		m.write(err)
+	}
+	return err
 }
 
 // once asks for what unlocks the key, and not again for the same client after that

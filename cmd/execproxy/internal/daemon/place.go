@@ -115,6 +115,10 @@ const (
 	lifeLock = "lock"
 	lifeIdle = "idle"
 
+	// A daemon that keeps a credential for clients which talk to the API server
+	// themselves. No proxy ever hands out one.
+	lifeDirect = "direct"
+
 	// These start no daemon and are found by no plugin that did not name them.
 	lifeServe = "serve"
 	lifeRun   = "run"
@@ -194,9 +198,12 @@ func ID(c *config.Config, environ []string, life string) string {
 		Roots    []string `json:",omitempty"`
 	}{c.Cluster, c.Identity, c.ForeignAuthorization, c.IdleTimeout.String(), nil, nil, life, c.CertPEM, nil}
 	// The AWS SDK makes calls of its own, by way of these and trusting those.
-	aws := c.Auth == config.AuthSigV4
+	aws := c.Auth == config.AuthSigV4 || c.Auth == config.AuthEKSToken
 	if aws {
 		what.Environ = variables(environ, identityVariable)
+	}
+	if c.Auth == config.AuthExec {
+		what.Environ = variables(chainedEnviron(environ), chainedVariable)
 	}
 	if key, token := withoutPIN(c); token {
 		what.Identity.Key = key
@@ -227,10 +234,13 @@ func SessionID(c *config.Config, environ []string) string {
 	}{c.Server, c.TLSServerName, c.Identity, nil, subject(c.CertPEM), c.KubeconfigOut, nil}
 	i := &what.Identity
 	i.PINSource, i.Renew, i.RenewBefore, i.SignerName = "", "", 0, ""
-	if c.Auth == config.AuthSigV4 {
+	switch c.Auth {
+	case config.AuthSigV4, config.AuthEKSToken:
 		what.Environ = variables(environ, func(name string) bool {
 			return identityVariable(name) && name != "AWS_SECRET_ACCESS_KEY" && name != "AWS_SESSION_TOKEN"
 		})
+	case config.AuthExec:
+		what.Environ = variables(chainedEnviron(environ), chainedVariable)
 	}
 	if key, token := withoutPIN(c); token {
 		i.Key = key

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -126,6 +127,15 @@ func (s *session) trusted(pinned []byte) error {
 	}
 }
 
+// OurAuthority reports whether somebody who pins these certificates trusts this user's
+// loopback listeners. It makes no authority where there is none.
+func OurAuthority(p Places, pinned []byte) bool {
+	if _, err := os.Stat(p.Authority()); err != nil || len(pinned) == 0 {
+		return false
+	}
+	return (&session{places: p}).trusted(pinned) == nil
+}
+
 func openLoopbackAuthority(p Places) (*socket.Authority, error) {
 	dir, err := p.open(p.Authority())
 	if err != nil {
@@ -168,12 +178,23 @@ func serverNames(c *config.Config) []string {
 
 // document is what a plugin prints: the pair of this session and, for a client
 // that takes it, the socket. Asked again, it is the same to the byte.
-func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
+func (d *Daemon) document(ctx context.Context, ask Ask) (*clientauthentication.Status, error) {
+	switch direct := d.opt.Life == lifeDirect; {
+	case ask.Direct != direct && direct:
+		return nil, &refusal{Message: "this daemon keeps a credential and is no proxy; name the socket of one"}
+	case ask.Direct != direct:
+		return nil, &refusal{Message: "this proxy does not hand out what the API server accepts; leave --direct out, or --socket"}
+	case direct:
+		return d.credential(ctx, ask)
+	}
 	if ask.Server != "" && ask.Server != d.config.Server {
 		return nil, &refusal{Message: "this proxy stands in front of " + d.config.Server + ", not of " + ask.Server + "; name its socket only for that cluster"}
 	}
 	if !d.life.touch() {
 		return nil, errEnding
+	}
+	if err := d.fresh(ctx, ask); err != nil {
+		return nil, err
 	}
 	s := &clientauthentication.Status{ExpirationTimestamp: time.Now().Add(d.expiry()).UTC().Truncate(time.Second)}
 	switch {

@@ -175,10 +175,10 @@ func Detached(ctx context.Context, in io.Reader, out *os.File, version string) e
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
 	err := Run(ctx, o.Config, Options{
-		ID: o.ID, Life: o.Life, Idle: o.Config.IdleTimeout, Places: o.Places, Environ: os.Environ(), PIN: o.PIN,
+		ID: o.ID, Life: o.Life, Idle: o.Config.IdleTimeout, Places: o.Places, Environ: os.Environ(), PIN: o.PIN, Credential: o.Ask.Credential,
 		Sockets: []string{o.Places.Socket(o.ID)}, Version: version, LogWriter: os.Stderr, Hurry: hurry,
 		Ready: func(d *Daemon) error {
-			if _, err := d.document(o.Ask); err != nil {
+			if _, err := d.document(ctx, o.Ask); err != nil {
 				return err
 			}
 			// A plugin that was killed meanwhile takes nothing with it: others may

@@ -19,7 +19,7 @@ import (
 // status tells of this proxy.
 func (d *Daemon) status() Status {
 	f := d.front.Load()
-	up, px := f.upstream.Stats(), f.proxy.Stats()
+	px, up := f.stats()
 	s := Status{
 		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
 		Server: d.config.Server, Auth: f.config.Auth, Identity: f.id.name(),
@@ -27,13 +27,13 @@ func (d *Daemon) status() Status {
 		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: f.id.signatures.Load() + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
 		CertificateNotAfter: f.id.notAfter(), Key: f.id.keyStatus(), Renewal: f.renewalStatus(),
-		Reload: d.reloaded.Load(),
+		Reload: d.reloaded.Load(), Obtentions: d.obtentions.status(),
 	}
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
 	}
 	d.mu.Lock()
-	s.Warnings = slices.Clone(d.warnings)
+	s.Warnings, s.Metrics = slices.Clone(d.warnings), d.metrics
 	d.mu.Unlock()
 	return s
 }

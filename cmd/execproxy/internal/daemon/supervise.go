@@ -148,11 +148,14 @@ func (d *Daemon) sendAway(ctx context.Context, timeout time.Duration) {
 		}
 	}
 	d.mu.Unlock()
-	d.front.Load().proxy.EndWatches()
+	d.front.Load().endWatches()
 	d.until(ctx, last, func() bool { return d.life.clients() == d.upgrades() })
 }
 
-func (d *Daemon) upgrades() int { return d.front.Load().proxy.Stats().OpenUpgrades }
+func (d *Daemon) upgrades() int {
+	px, _ := d.front.Load().stats()
+	return px.OpenUpgrades
+}
 
 // until waits at most for a time.
 func (d *Daemon) until(ctx context.Context, most time.Duration, over func() bool) {
