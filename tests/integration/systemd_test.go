@@ -398,7 +398,7 @@ func TestSystemdReplaceUnderLoad(t *testing.T) {
 	watcher := u.client(false)
 	all.Go(func() {
 		for ctx.Err() == nil {
-			resp, lines, err := firstLine(ctx, watcher, u.url()+"/watch")
+			resp, lines, err := firstLine(ctx, watcher, u.url()+"/watch?watch=true")
 			if err != nil {
 				continue
 			}
