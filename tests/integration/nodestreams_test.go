@@ -1,0 +1,196 @@
+//go:build linux
+
+package integration
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// route is one of the ways a stream can take to a pod: kubectl, execproxy, a
+// verifying front proxy where it is signed, kube-apiserver, kubelet, containerd.
+type route struct {
+	*home
+	way, protocol string // mtls or sigv4; websocket or spdy
+	kubeconfig    string
+	ns            string
+	front         *frontProxy
+}
+
+// echoPort is where nodePod's streaming pods echo what they are sent.
+const echoPort = "7000"
+
+// routes runs a test over each of the four, with a pod p of its own that echoes
+// its stdin and what comes to echoPort.
+func routes(t *testing.T, test func(t *testing.T, r *route)) {
+	t.Helper()
+	t.Parallel()
+	node(t)
+	for _, way := range []string{"mtls", "sigv4"} {
+		for _, protocol := range []string{"websocket", "spdy"} {
+			t.Run(way+"/"+protocol, func(t *testing.T) {
+				t.Parallel()
+				r := newRoute(t, way, protocol)
+				r.pod(t)
+				test(t, r)
+				r.check(t)
+			})
+		}
+	}
+}
+
+func newRoute(t *testing.T, way, protocol string) *route {
+	t.Helper()
+	r := &route{home: newHome(t), way: way, protocol: protocol, ns: namespace(t)}
+	cert, key := r.user("jane", "dev")
+	server, flags := suite.cluster.API.URL, []string(nil)
+	if way == "sigv4" {
+		r.sharedCredentials()
+		r.front = newFrontProxy(t, "127.0.0.1")
+		server = r.front.URL
+		flags = []string{"--auth", "sigv4", "--aws-region", "eu-central-1", "--aws-service", "execute-api"}
+	}
+	r.kubeconfig = r.proxied(append([]string{"--kubeconfig", r.home.kubeconfig("plain", server, cert, key)}, flags...)...)
+	websockets := strconv.FormatBool(protocol == "websocket")
+	r.env["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"], r.env["KUBECTL_PORT_FORWARD_WEBSOCKETS"] = websockets, websockets
+	return r
+}
+
+// pod runs the pod p.
+func (r *route) pod(t *testing.T) {
+	t.Helper()
+	p := nodePod(node(t), r.ns, "p", "nc -ll -p "+echoPort+" -e cat & exec cat")
+	p.Spec.Containers[0].Stdin = true
+	runPod(t, p)
+}
+
+// args are those of a kubectl on this route.
+func (r *route) args(args ...string) []string {
+	return append([]string{suite.kubectl, "--kubeconfig=" + r.kubeconfig, "-n", r.ns}, args...)
+}
+
+// check looks at who did what, in the API server's words: WebSocket's handshake
+// is a GET and so the verb get, SPDY's a POST and so create.
+func (r *route) check(t *testing.T) {
+	t.Helper()
+	verb, user := "get", "jane"
+	if r.protocol == "spdy" {
+		verb = "create"
+	}
+	if r.way == "sigv4" {
+		user = "arn:aws:iam::1:user/jane"
+		if passed, refused := r.front.counts(); passed == 0 || len(refused) > 0 {
+			t.Errorf("the front proxy let %d requests pass and refused %v", passed, refused)
+		}
+	}
+	for _, what := range []string{"exec", "attach", "portforward"} {
+		for _, e := range auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/"+what) {
+			if e.Verb != verb || e.User.Username != user {
+				t.Errorf("%s as %s, want %s as %s: %s", e.Verb, e.User.Username, verb, user, e.RequestURI)
+			}
+		}
+	}
+}
+
+// script is run in the pod; its stdin is what in says.
+func (r *route) script(in, script string) result {
+	r.t.Helper()
+	cmd := r.command(r.args("exec", "-i", "p", "--", "sh", "-c", script)...)
+	cmd.Stdin = strings.NewReader(in)
+	return r.do(cmd)
+}
+
+func TestNodeStreams(t *testing.T) {
+	routes(t, func(t *testing.T, r *route) {
+		for name, test := range map[string]func(*testing.T, *route){
+			"exec": execs, "terminal": resizes, "attach": attaches, "logs": followsLogs, "cp": copies, "port-forward": forwards,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, r) })
+		}
+		for _, what := range []string{"exec", "attach", "portforward"} {
+			eventually(t, patience, func() error {
+				if len(auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/"+what)) == 0 {
+					return fmt.Errorf("the API server's audit log knows no %s", what)
+				}
+				return nil
+			})
+		}
+	})
+}
+
+func execs(t *testing.T, r *route) {
+	t.Helper()
+	if got := r.script("one\ntwo\n", "cat; echo complaint >&2; exit 7"); got.stdout != "one\ntwo\n" || !strings.HasPrefix(got.stderr, "complaint\n") || got.code != 7 {
+		t.Errorf("%s\nwant its stdin, the complaint and exit code 7", got)
+	}
+	if got := r.run(r.args("exec", "p", "--", "printf", `%s|`, "a b", "", "c&d=e?f%20", "-x", "ü")...); got.ok(t) != "a b||c&d=e?f%20|-x|ü|" {
+		t.Errorf("its arguments arrived as %q", got.stdout)
+	}
+	if got := r.run(r.args("exec", "p", "--", "no-such-program")...); got.code == 0 || !strings.Contains(got.stderr, "no-such-program") {
+		t.Errorf("a program that is not there: %s", got)
+	}
+	// Nothing ends a command but its own end: it has said all it had to hear.
+	if got := r.script("", "cat; sleep 1; echo later"); got.ok(t) != "later\n" {
+		t.Errorf("after its stdin ended it printed %q", got.stdout)
+	}
+}
+
+// resizes: kubectl exec -it in a terminal that changes its size.
+func resizes(t *testing.T, r *route) {
+	t.Helper()
+	r.env["TERM"] = "xterm"
+	tty, wait := r.onTerminal(r.args("exec", "-it", "p", "--", "sh", "-c",
+		`trap 'exit 5' INT; read line; echo "got $line"; while :; do echo "size $(stty size)"; sleep 0.1; done`)...)
+	resize := func(rows, columns uint16) {
+		must(t, unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
+	}
+	resize(31, 97)
+	tty.types("typed\r")
+	tty.shown.await(t, "got typed\r\n")
+	tty.shown.await(t, "size 31 97\r\n")
+	resize(50, 132)
+	tty.shown.await(t, "size 50 132\r\n")
+	tty.types("\x03")
+	if code := wait(); code != 5 {
+		t.Errorf("exit code %d, want 5 of the command's handler of Ctrl-C; the screen:\n%s", code, tty.shown)
+	}
+}
+
+// attaches: to the pod's first process, which echoes and goes on without us.
+func attaches(t *testing.T, r *route) {
+	t.Helper()
+	for i := range 2 {
+		b := r.start(r.args("attach", "-i", "p")...)
+		line := fmt.Sprintf("attached %d\n", i)
+		_, err := b.stdin.Write([]byte(line))
+		must(t, err)
+		b.stdout.await(t, line)
+		b.signal(syscall.SIGINT)
+		b.wait()
+	}
+}
+
+// followsLogs: lines come as they are written, until Ctrl-C.
+func followsLogs(t *testing.T, r *route) {
+	t.Helper()
+	b := r.start(r.args("logs", "-f", "p")...)
+	for i := range 3 {
+		line := fmt.Sprintf("logged %d", i)
+		r.script("", "echo "+line+" >/proc/1/fd/1").ok(t)
+		b.stdout.await(t, line+"\n")
+	}
+	b.signal(syscall.SIGINT)
+	b.wait()
+	// Its request ends with it, at the API server too.
+	eventually(t, patience, func() error {
+		if len(auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/log?")) == 0 {
+			return fmt.Errorf("the API server still follows the log")
+		}
+		return nil
+	})
+}
