@@ -18,12 +18,12 @@ import (
 // noise is an endless stream of bytes that no two seeds have in common.
 func noise(seed string) io.Reader { return rand.NewChaCha8(sha256.Sum256([]byte(seed))) }
 
-// copies: a tree of 64 MiB and more there and back.
+// copies: a tree of 64 MiB and more, where r says no other size, there and back.
 func copies(t *testing.T, r *route) {
 	t.Helper()
 	tree := r.path("home/tree")
 	for name, size := range map[string]int64{
-		"large": 64<<20 + 4097, "deep/er/one": 1, "deep/empty": 0, "with space and ü": 12345, "deep/block": 32 << 10,
+		"large": r.size + 4097, "deep/er/one": 1, "deep/empty": 0, "with space and ü": 12345, "deep/block": 32 << 10,
 	} {
 		path := filepath.Join(tree, name)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -34,9 +34,9 @@ func copies(t *testing.T, r *route) {
 		must(t, f.Close())
 	}
 	want := hashes(t, tree)
-	r.run(r.args("cp", "tree", "p:/tmp/tree")...).ok(t)
+	r.run(r.args("cp", "tree", "p:tree")...).ok(t)
 	var there []string
-	for line := range strings.Lines(r.script("", "cd /tmp/tree && find . -type f | while read -r f; do sha256sum \"$f\"; done").ok(t)) {
+	for line := range strings.Lines(r.script("", "cd tree && find . -type f | while read -r f; do sha256sum \"$f\"; done").ok(t)) {
 		hash, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		there = append(there, strings.TrimPrefix(name, "./")+" "+hash)
 	}
@@ -44,11 +44,11 @@ func copies(t *testing.T, r *route) {
 	if !slices.Equal(there, want) {
 		t.Errorf("copied into the pod:\n%q\nwant\n%q", there, want)
 	}
-	r.run(r.args("cp", "p:/tmp/tree", "back")...).ok(t)
+	r.run(r.args("cp", "p:tree", "back")...).ok(t)
 	if back := hashes(t, r.path("home/back")); !slices.Equal(back, want) {
 		t.Errorf("copied out of the pod:\n%q\nwant\n%q", back, want)
 	}
-	r.script("", "rm -r /tmp/tree").ok(t)
+	r.script("", "rm -r tree").ok(t)
 }
 
 // hashes lists the files below dir, each with its SHA-256.

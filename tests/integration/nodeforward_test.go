@@ -17,25 +17,26 @@ import (
 
 var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+) -> \d+\n`)
 
-// forward starts a port-forward to the echo of pod p and returns its address.
-func (r *route) forward(t *testing.T) (*background, string) {
+// forward starts a port-forward to a port of pod p and returns its address.
+func (r *route) forward(t *testing.T, port string) (*background, string) {
 	t.Helper()
-	b := r.start(r.args("port-forward", "pod/p", "--address", "127.0.0.1", ":"+echoPort)...)
-	m := forwarding.FindStringSubmatch(b.stdout.await(t, "-> "+echoPort+"\n"))
+	b := r.start(r.args("port-forward", "pod/p", "--address", "127.0.0.1", ":"+port)...)
+	m := forwarding.FindStringSubmatch(b.stdout.await(t, "-> "+port+"\n"))
 	if m == nil {
 		t.Fatalf("kubectl port-forward printed %s", b.stdout)
 	}
 	return b, m[1]
 }
 
-// forwards: connections beside each other, each with 32 MiB there and back.
+// forwards: connections beside each other, each with 32 MiB there and
+// back, where r says no other size.
 func forwards(t *testing.T, r *route) {
 	t.Helper()
-	b, address := r.forward(t)
+	b, address := r.forward(t, echoPort)
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			if err := echoed(address, fmt.Sprintf("%s %d", r.ns, i), 32<<20); err != nil {
+			if err := echoed(address, fmt.Sprintf("%s %d", r.ns, i), r.size/2); err != nil {
 				t.Errorf("connection %d: %v\n%s", i, err, b.stderr)
 			}
 		})

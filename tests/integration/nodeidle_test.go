@@ -18,7 +18,6 @@ const silence = 6 * time.Minute
 // are opened before the tests that run beside each other begin, which is why it
 // makes the whole no longer than it has to.
 func TestIdleStreams(t *testing.T) {
-	node(t)
 	ctx, broken := context.WithCancelCause(t.Context())
 	defer broken(nil)
 	var ends []func(*testing.T)
@@ -85,7 +84,7 @@ func (e *endedError) Error() string {
 // idleForward opens a port-forward and a connection through it.
 func idleForward(t *testing.T, r *route) func(*testing.T) {
 	t.Helper()
-	b, address := r.forward(t)
+	b, address := r.forward(t, echoPort)
 	conn, err := net.Dial("tcp", address)
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
