@@ -5,6 +5,7 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,7 @@ type route struct {
 	*home
 	way, protocol string // mtls or sigv4; websocket or spdy
 	kubeconfig    string
+	once          []string // execproxy run, up to what it is to run
 	ns            string
 	size          int64 // of what goes through a stream, in bytes
 	front         *frontProxy
@@ -56,7 +58,9 @@ func newRoute(t *testing.T, way, protocol string) *route {
 		server = r.front.URL
 		flags = []string{"--auth", "sigv4", "--aws-region", "eu-central-1", "--aws-service", "execute-api"}
 	}
-	r.kubeconfig = r.proxied(append([]string{"--kubeconfig", r.home.kubeconfig("plain", server, cert, key)}, flags...)...)
+	flags = append(flags, "--kubeconfig", r.home.kubeconfig("plain", server, cert, key))
+	r.kubeconfig = r.proxied(flags...)
+	r.once = append(append([]string{r.bin, "run"}, flags...), "--")
 	websockets := strconv.FormatBool(protocol == "websocket")
 	r.env["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"], r.env["KUBECTL_PORT_FORWARD_WEBSOCKETS"] = websockets, websockets
 	return r
@@ -98,7 +102,7 @@ func (r *route) check(t *testing.T) {
 		}
 	}
 	for _, what := range []string{"exec", "attach", "portforward"} {
-		for _, e := range auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/"+what) {
+		for _, e := range r.events(t, what) {
 			if e.Verb != verb || e.User.Username != user {
 				t.Errorf("%s as %s, want %s as %s: %s", e.Verb, e.User.Username, verb, user, e.RequestURI)
 			}
@@ -124,19 +128,30 @@ func TestNodeStreams(t *testing.T) {
 // streams tries everything that kubectl makes a stream for.
 func streams(t *testing.T, r *route) {
 	t.Helper()
-	for name, test := range map[string]func(*testing.T, *route){
-		"exec": execs, "terminal": resizes, "attach": attaches, "logs": followsLogs, "cp": copies, "port-forward": forwards,
+	for _, c := range []struct {
+		name, subresource string
+		test              func(*testing.T, *route)
+	}{
+		{"exec", "exec?", execs}, {"terminal", "exec?", resizes}, {"attach", "attach?", attaches},
+		{"logs", "log?", followsLogs}, {"cp", "exec?", copies}, {"port-forward", "portforward", forwards},
 	} {
-		t.Run(name, func(t *testing.T) { test(t, r) })
-	}
-	for _, what := range []string{"exec", "attach", "portforward"} {
-		eventually(t, patience, func() error {
-			if len(auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/"+what)) == 0 {
-				return fmt.Errorf("the API server's audit log knows no %s", what)
-			}
-			return nil
+		t.Run(c.name, func(t *testing.T) {
+			c.test(t, r)
+			// At the latest now it has ended for the API server, too.
+			eventually(t, patience, func() error {
+				if len(r.events(t, c.subresource)) == 0 {
+					return fmt.Errorf("the API server's audit log knows no %s that has ended", c.subresource)
+				}
+				return nil
+			})
 		})
 	}
+}
+
+// events are what the API server wrote about the streams that have ended.
+func (r *route) events(t *testing.T, subresource string) []auditEvent {
+	t.Helper()
+	return auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/"+subresource)
 }
 
 func execs(t *testing.T, r *route) {
@@ -156,24 +171,28 @@ func execs(t *testing.T, r *route) {
 	}
 }
 
-// resizes: kubectl exec -it in a terminal that changes its size.
+// resizes: kubectl exec -it in a terminal that changes its size, and the same as
+// execproxy's child.
 func resizes(t *testing.T, r *route) {
 	t.Helper()
 	r.env["TERM"] = "xterm"
-	tty, wait := r.onTerminal(r.args("exec", "-it", "p", "--", "sh", "-c",
-		`trap 'exit 5' INT; read line; echo "got $line"; while :; do echo "size $(stty size)"; sleep 0.1; done`)...)
-	resize := func(rows, columns uint16) {
-		must(t, unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
-	}
-	resize(31, 97)
-	tty.types("typed\r")
-	tty.shown.await(t, "got typed\r\n")
-	tty.shown.await(t, "size 31 97\r\n")
-	resize(50, 132)
-	tty.shown.await(t, "size 50 132\r\n")
-	tty.types("\x03")
-	if code := wait(); code != 5 {
-		t.Errorf("exit code %d, want 5 of the command's handler of Ctrl-C; the screen:\n%s", code, tty.shown)
+	exec := []string{"-n", r.ns, "exec", "-it", "p", "--", "sh", "-c",
+		`trap 'exit 5' INT; read line; echo "got $line"; while :; do echo "size $(stty size)"; sleep 0.1; done`}
+	for _, kubectl := range [][]string{{suite.kubectl, "--kubeconfig=" + r.kubeconfig}, append(slices.Clone(r.once), suite.kubectl)} {
+		tty, wait := r.onTerminal(append(kubectl, exec...)...)
+		resize := func(rows, columns uint16) {
+			must(t, unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
+		}
+		resize(31, 97)
+		tty.types("typed\r")
+		tty.shown.await(t, "got typed\r\n")
+		tty.shown.await(t, "size 31 97\r\n")
+		resize(50, 132)
+		tty.shown.await(t, "size 50 132\r\n")
+		tty.types("\x03")
+		if code := wait(); code != 5 {
+			t.Errorf("%q: exit code %d, want 5 of the command's handler of Ctrl-C; the screen:\n%s", kubectl, code, tty.shown)
+		}
 	}
 }
 
@@ -207,11 +226,4 @@ func followsLogs(t *testing.T, r *route) {
 	}
 	b.signal(syscall.SIGINT)
 	b.wait()
-	// Its request ends with it, at the API server too.
-	eventually(t, patience, func() error {
-		if len(auditEvents(t, suite.cluster.API, "/api/v1/namespaces/"+r.ns+"/pods/p/log?")) == 0 {
-			return errors.New("the API server still follows the log")
-		}
-		return nil
-	})
 }
