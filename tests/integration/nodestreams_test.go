@@ -22,14 +22,16 @@ type route struct {
 	*home
 	way, protocol string // mtls or sigv4; websocket or spdy
 	kubeconfig    string
+	direct        string   // kubeconfig to the same server without execproxy
 	once          []string // execproxy run, up to what it is to run
 	ns            string
 	size          int64 // of what goes through a stream, in bytes
 	front         *frontProxy
 }
 
-// echoPort is where nodePod's streaming pods echo what they are sent.
-const echoPort = "7000"
+// On echoPort pods echo what they are sent; on totalPort they first hear all of
+// it, and then answer how many bytes it was.
+const echoPort, totalPort = "7000", "7001"
 
 // routes runs a test over each of the four.
 func routes(t *testing.T, test func(t *testing.T, r *route)) {
@@ -58,7 +60,8 @@ func newRoute(t *testing.T, way, protocol string) *route {
 		server = r.front.URL
 		flags = []string{"--auth", "sigv4", "--aws-region", "eu-central-1", "--aws-service", "execute-api"}
 	}
-	flags = append(flags, "--kubeconfig", r.home.kubeconfig("plain", server, cert, key))
+	r.direct = r.home.kubeconfig("plain", server, cert, key)
+	flags = append(flags, "--kubeconfig", r.direct)
 	r.kubeconfig = r.proxied(flags...)
 	r.once = append(append([]string{r.bin, "run"}, flags...), "--")
 	websockets := strconv.FormatBool(protocol == "websocket")
@@ -77,7 +80,7 @@ func (r *route) pod(t *testing.T) {
 		return
 	}
 	needNode(t, err)
-	p := nodePod(n, r.ns, "p", "nc -ll -p "+echoPort+" -e cat & exec cat")
+	p := nodePod(n, r.ns, "p", "nc -ll -p "+echoPort+" -e cat & nc -ll -p "+totalPort+" -e /bin/total & exec cat")
 	p.Spec.Containers[0].Stdin = true
 	runPod(t, p)
 }
@@ -122,6 +125,9 @@ func TestNodeStreams(t *testing.T) {
 	routes(t, func(t *testing.T, r *route) {
 		r.pod(t)
 		streams(t, r)
+		if r.way == "mtls" {
+			t.Run("half-close", func(t *testing.T) { sameHalfClose(t, r) })
+		}
 	})
 }
 
