@@ -5,10 +5,12 @@ package integration
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -50,7 +52,9 @@ func run(m *testing.M) (code int) {
 		code = 1
 	} else {
 		fmt.Fprintf(os.Stderr, "integration: execproxy built, cluster ready after %.1f s\n", time.Since(begin).Seconds())
+		oneMore()
 		code = m.Run()
+		stopNode()
 		if err := leftovers(); err != nil {
 			fmt.Fprintf(os.Stderr, "integration: left behind: %v\n", err)
 			code = 1
@@ -68,6 +72,16 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintf(os.Stderr, "integration: %v\n", err)
 	}
 	return code
+}
+
+// oneMore lets one test more run beside the others: TestIdleStreams waits for
+// minutes, and only waits.
+func oneMore() {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel").Value
+	if n, err := strconv.Atoi(parallel.String()); err == nil {
+		_ = parallel.Set(strconv.Itoa(n + 1))
+	}
 }
 
 // prepare builds execproxy and starts the cluster, both at once.
