@@ -91,6 +91,7 @@ var foreign = []string{
 	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
 	"--unix-socket",                     // curl
+	"--now",                             // systemctl
 	"--client",                          // our bench
 }
 
