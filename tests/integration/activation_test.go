@@ -83,7 +83,6 @@ func TestSocketsPassed(t *testing.T) {
 	must(t, <-answer)
 	next.signal(syscall.SIGTERM)
 	next.wait()
-	h.forgetLock()
 
 	// What is not for this machine alone is not served.
 	open, err := net.ListenTCP("tcp", &net.TCPAddr{})
