@@ -85,14 +85,24 @@ type kubeconfigFile struct {
 	path  string
 	write func() ([]byte, error)
 	data  []byte // as we wrote it
+	info  os.FileInfo
 }
 
 func (k *kubeconfigFile) first() (err error) {
-	k.data, err = k.write()
+	if k.data, err = k.write(); err != nil {
+		return err
+	}
+	k.info, err = os.Stat(k.path)
 	return err
 }
 
+// ours goes by the file too: the next proxy, which has the same session, writes
+// the same.
 func (k *kubeconfigFile) ours() bool {
+	info, err := os.Stat(k.path)
+	if err != nil || !os.SameFile(info, k.info) {
+		return false
+	}
 	now, err := os.ReadFile(k.path)
 	return err == nil && bytes.Equal(now, k.data)
 }
@@ -101,11 +111,7 @@ func (k *kubeconfigFile) renew() error {
 	if !k.ours() {
 		return nil
 	}
-	data, err := k.write()
-	if err == nil {
-		k.data = data
-	}
-	return err
+	return k.first()
 }
 
 func (k *kubeconfigFile) remove() {
