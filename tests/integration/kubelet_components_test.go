@@ -76,10 +76,9 @@ func (p *controlPlane) renewed(t *testing.T, node string, limit time.Duration) t
 		}
 		return l.Spec.RenewTime.Time, nil
 	}
-	before, err := read()
-	must(t, err)
-	var now time.Time
-	eventually(t, limit, func() error {
+	var before, now time.Time
+	eventually(t, limit, func() (err error) { before, err = read(); return err })
+	eventually(t, limit, func() (err error) {
 		if now, err = read(); err == nil && !now.After(before) {
 			err = fmt.Errorf("the lease of node %s was renewed last at %v", node, now)
 		}
@@ -136,7 +135,10 @@ func TestWholePlane(t *testing.T) {
 		Kubeconfig: kubeconfig, Config: map[string]any{"rotateCertificates": false}, Env: hk.command("true").Env,
 	})
 	needNode(t, err)
-	t.Cleanup(n.Stop)
+	t.Cleanup(func() {
+		hk.execproxy("stop", "--all") // while the kubelet's plugin is a process of the node's
+		n.Stop()
+	})
 
 	scheduler := hs.start(p.scheduler(t, scheduling.kubeconfig, quick...)...)
 	manager := hc.start(p.controllers(t, controlling.kubeconfig, quick...)...)
