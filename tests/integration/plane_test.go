@@ -250,8 +250,8 @@ func (s *sidecar) again() {
 		if resp.StatusCode == http.StatusUnauthorized {
 			t.Fatal("the proxy that was started again does not know the pair of before")
 		}
-		if resp.StatusCode != http.StatusOK {
-			return errors.New(resp.Status)
+		if why := resp.Header.Get("Execproxy-Error"); why != "" {
+			return errors.New(resp.Status + " " + why)
 		}
 		return nil
 	})
