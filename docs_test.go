@@ -90,8 +90,10 @@ var foreign = []string{
 	"--token", "--as", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
-	"--unix-socket",                     // curl
-	"--client",                          // our bench
+	"--authentication-kubeconfig", "--authorization-kubeconfig", "--leader-elect-lease-duration", "--leader-elect-renew-deadline", "--leader-elect-retry-period",
+	"--authentication-token-webhook-config-file", "--authorization-webhook-config-file", // kube-apiserver
+	"--unix-socket", // curl
+	"--client",      // our bench
 }
 
 var (

@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// hole is a piece of network that at times passes nothing and tells nobody, for
-// connections that are there and for new ones. What was sent meanwhile arrives
-// when it is mended, as TCP sees to: no connection is lost by it, unless one of
-// its ends has given it up.
+// hole is a piece of network that at times passes nothing and tells nobody.
+// Connections that are there then pass nothing ever after: by the time the network
+// is back, TCP sends again every half minute at most. New ones wait for the end of
+// the hole, which is soon after their last SYN.
 type hole struct {
 	mu    sync.Mutex
 	open  chan struct{} // closed: everything passes
+	cuts  int
 	ended chan struct{}
 }
 
@@ -58,6 +59,9 @@ func (h *hole) join(in net.Conn, to string) {
 	if !h.pass() {
 		return
 	}
+	h.mu.Lock()
+	born := h.cuts
+	h.mu.Unlock()
 	out, err := net.Dial("tcp", to)
 	if err != nil {
 		return
@@ -69,7 +73,12 @@ func (h *hole) join(in net.Conn, to string) {
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := src.Read(buf)
-			if !h.pass() || err != nil {
+			if h.dead(born) {
+				swallow(src, buf)
+				<-h.ended // not even the end of the connection is told
+				return
+			}
+			if err != nil {
 				return
 			}
 			if _, err := dst.Write(buf[:n]); err != nil {
@@ -85,10 +94,17 @@ func (h *hole) join(in net.Conn, to string) {
 	}
 }
 
+func (h *hole) dead(born int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cuts != born
+}
+
 func (h *hole) cut() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.open = make(chan struct{})
+	h.cuts++
 }
 
 func (h *hole) mend() {
