@@ -24,7 +24,7 @@ func TestSchedulerSidecar(t *testing.T) {
 	ns := p.namespace(t)
 	p.place(t, ns)
 	s := h.sidecar(p.flags(h, p.API.URL, "system:kube-scheduler")...)
-	c := h.start(p.scheduler(t, s.kubeconfig, append(quick, "--leader-elect-resource-name="+ns)...)...)
+	c := h.start(p.schedulerOf(t, h, ns, s.kubeconfig, "15s", "10s")...)
 	lease := p.leads(t, ns)
 	p.scheduled(t, ns, "before")
 	for i, end := range []func(){
@@ -53,8 +53,7 @@ func TestSchedulerPlugin(t *testing.T) {
 	ns := p.namespace(t)
 	p.place(t, ns)
 	kubeconfig := h.proxied(append(p.flags(h, p.API.URL, "system:kube-scheduler"), "--idle-timeout", "80s")...)
-	c := h.start(p.scheduler(t, kubeconfig, "--leader-elect-lease-duration=137s", "--leader-elect-renew-deadline=107s",
-		"--leader-elect-retry-period=5s", "--leader-elect-resource-name="+ns)...)
+	c := h.start(p.schedulerOf(t, h, ns, kubeconfig, "137s", "107s")...)
 	lease := p.leads(t, ns)
 	p.scheduled(t, ns, "before")
 	first := h.proxy().PID
@@ -75,7 +74,7 @@ func TestSchedulerPluginLosesItsLease(t *testing.T) {
 	ns := p.namespace(t)
 	p.place(t, ns)
 	kubeconfig := h.proxied(p.flags(h, p.API.URL, "system:kube-scheduler")...)
-	args := p.scheduler(t, kubeconfig, append(quick, "--leader-elect-resource-name="+ns)...)
+	args := p.schedulerOf(t, h, ns, kubeconfig, "15s", "10s")
 	c := h.start(args...)
 	p.leads(t, ns)
 	must(t, syscall.Kill(h.proxy().PID, syscall.SIGKILL))

@@ -117,6 +117,19 @@ func (p *controlPlane) scheduler(t *testing.T, kubeconfig string, more ...string
 	}, more...)
 }
 
+// schedulerOf is a kube-scheduler for the pods of one namespace that name it.
+// Nobody else binds them, and its lease bears the same name. The times are those of
+// a lease: how long it lasts, and how long its leader tries to renew it.
+func (p *controlPlane) schedulerOf(t *testing.T, h *home, ns, kubeconfig, lasts, tries string) []string {
+	config := h.file("scheduler.yaml", fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: %q}
+leaderElection: {leaderElect: true, leaseDuration: %s, renewDeadline: %s, retryPeriod: 1s, resourceName: %q}
+profiles: [{schedulerName: %q}]
+`, kubeconfig, lasts, tries, ns, ns))
+	return append(p.scheduler(t, kubeconfig), "--config="+config)
+}
+
 // namespace makes one.
 func (p *controlPlane) namespace(t *testing.T) string {
 	t.Helper()
@@ -142,12 +155,12 @@ func (p *controlPlane) place(t *testing.T, ns string) {
 	must(t, err)
 }
 
-// scheduled creates a pod for place and waits until a scheduler has bound it.
+// scheduled creates a pod for place and waits until its scheduler has bound it.
 func (p *controlPlane) scheduled(t *testing.T, ns, name string) {
 	t.Helper()
 	pods := p.admin.CoreV1().Pods(ns)
 	_, err := pods.Create(t.Context(), &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: core.PodSpec{
-		NodeSelector: map[string]string{"place": ns},
+		NodeSelector: map[string]string{"place": ns}, SchedulerName: ns,
 		// Whatever else looks after nodes here knows no kubelet of this one.
 		Tolerations: []core.Toleration{{Operator: core.TolerationOpExists}},
 		Containers:  []core.Container{{Name: "c", Image: "none"}},
