@@ -22,7 +22,7 @@ import (
 // deploy creates a deployment whose pods run on a real node.
 func (p *controlPlane) deploy(t *testing.T, ns string, node string, replicas int32) {
 	t.Helper()
-	pod := nodePod(&cluster.Node{}, ns, "", "exec sleep 1000000").Spec
+	pod := nodePod(&cluster.Node{}, ns, "", "echo up; exec sleep 1000000").Spec
 	pod.NodeSelector = map[string]string{"kubernetes.io/hostname": node}
 	labels := map[string]string{"app": "web"}
 	_, err := p.admin.AppsV1().Deployments(ns).Create(t.Context(), &apps.Deployment{
@@ -146,12 +146,11 @@ func TestWholePlane(t *testing.T) {
 	p.deploy(t, ns, n.Name, 1)
 	p.run(t, ns, 1)
 
-	// All three proxies are killed at once, and start one after the other.
+	p.answers(t, ns)
+
 	pid := n.Kubelet().PID()
 	for _, s := range []*sidecar{kubelet, scheduling, controlling} {
 		s.kill()
-	}
-	for _, s := range []*sidecar{kubelet, scheduling, controlling} {
 		s.again()
 	}
 	for _, l := range leads {
@@ -211,9 +210,25 @@ func TestWholePlane(t *testing.T) {
 			t.Errorf("the proxy of %s has nothing to do: %+v", name, r)
 		}
 	}
+	p.answers(t, ns)
 	scheduler.alive(t)
 	manager.alive(t)
 	p.isItself(t, ns, n.Name)
+}
+
+// answers reads a pod's log. The kubelet asks the API server, through its proxy,
+// whether whoever reads it may.
+func (p *controlPlane) answers(t *testing.T, ns string) {
+	t.Helper()
+	pods, err := p.admin.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	eventually(t, patience, func() error {
+		text, err := p.admin.CoreV1().Pods(ns).GetLogs(pods.Items[0].Name, &core.PodLogOptions{}).DoRaw(t.Context())
+		if err == nil && string(text) != "up\n" {
+			err = fmt.Errorf("the pod's log is %q", text)
+		}
+		return err
+	})
 }
 
 // isItself finds in the audit log that each component did its own work under its

@@ -96,7 +96,7 @@ func Stop(ctx context.Context, p Places, s Status) error {
 	path := p.Socket(s.ID)
 	// Taken hold of while it surely is the proxy; gone before is fine, too.
 	var ended func(context.Context) error
-	if pid := listenerPID(ctx, controlPath(path), s.PID); pid > 0 {
+	if pid := listenerPID(ctx, controlPath(path), s.PID); pid > 0 && pid != os.Getpid() { // that goes on
 		if f, err := process.WatchEnd(pid); err == nil {
 			ended = f
 		}
