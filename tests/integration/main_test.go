@@ -52,12 +52,12 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintf(os.Stderr, "integration: execproxy built, cluster ready after %.1f s\n", time.Since(begin).Seconds())
 		code = m.Run()
 		stopNode()
-		stopPlane()
 		if err := leftovers(); err != nil {
 			fmt.Fprintf(os.Stderr, "integration: left behind: %v\n", err)
 			code = 1
 		}
 	}
+	stopPlane()
 	if suite.cluster != nil {
 		suite.cluster.Stop()
 		if code != 0 {
