@@ -92,15 +92,16 @@ func (k *kubeconfigFile) first() (err error) {
 	if k.data, err = k.write(); err != nil {
 		return err
 	}
-	k.info, err = os.Stat(k.path)
+	k.info, err = os.Lstat(k.path)
 	return err
 }
 
 // ours goes by the file too: the next proxy, which has the same session, writes
 // the same.
 func (k *kubeconfigFile) ours() bool {
-	info, err := os.Stat(k.path)
-	if err != nil || !os.SameFile(info, k.info) {
+	// Where others may write, a FIFO could stand there, which is never read to its end.
+	info, err := os.Lstat(k.path)
+	if err != nil || !info.Mode().IsRegular() || !os.SameFile(info, k.info) {
 		return false
 	}
 	now, err := os.ReadFile(k.path)
