@@ -60,6 +60,7 @@ func run(m *testing.M) (code int) {
 			code = 1
 		}
 	}
+	stopPlane()
 	if suite.cluster != nil {
 		suite.cluster.Stop()
 		if code != 0 {
