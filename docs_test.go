@@ -96,6 +96,7 @@ var foreign = []string{
 	"--unix-socket",                     // curl
 	"--now",                             // systemctl
 	"--client",                          // our bench
+	"--user", "--now",                   // systemctl
 }
 
 var (

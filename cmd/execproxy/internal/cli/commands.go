@@ -50,6 +50,7 @@ certificate and key files.`,
 			flags: func(s *pflag.FlagSet, o *options) {
 				kubeconfigFlags(s, o)
 				s.StringVar(&o.executable, "command", "", "what the kubeconfig calls; without it execproxy, as found in PATH or where this one lies")
+				s.BoolVar(&o.clusterInfo, "provide-cluster-info", true, "the client tells the plugin of its cluster (default true); =false puts all into the plugin's arguments, for clients that do not (JavaScript, Java, old Python)")
 			},
 			run: runKubeconfig,
 		},

@@ -105,7 +105,7 @@ func (k *kubeconfigFile) first() (err error) {
 func (k *kubeconfigFile) ours() bool {
 	// Where others may write, a FIFO could stand there, which is never read to its end.
 	info, err := os.Lstat(k.path)
-	if err != nil || !info.Mode().IsRegular() || !os.SameFile(info, k.info) {
+	if err != nil || !info.Mode().IsRegular() || !os.SameFile(info, k.info) || info.Size() != int64(len(k.data)) {
 		return false
 	}
 	now, err := os.ReadFile(k.path)

@@ -28,7 +28,10 @@ func runStatus(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	list := daemon.Running(ctx, p)
+	list, err := running(ctx, p)
+	if err != nil {
+		return err
+	}
 	if o.output == "json" {
 		return printJSON(w, struct {
 			Proxies []daemon.Status `json:"proxies"`
@@ -56,6 +59,16 @@ func runStatus(ctx context.Context, w *world, o *options) error {
 		}
 	}
 	return nil
+}
+
+// running is this user's proxies. Where there are none, the directory may be
+// another user's, and then that is no answer.
+func running(ctx context.Context, p daemon.Places) ([]daemon.Status, error) {
+	list := daemon.Running(ctx, p)
+	if len(list) == 0 {
+		return nil, p.Check()
+	}
+	return list, nil
 }
 
 // renewalTrouble is what somebody has to do about a renewal, or ought to know.
@@ -141,7 +154,10 @@ func (o *options) each(ctx context.Context, w *world, what string, do func(daemo
 	if err != nil {
 		return err
 	}
-	list := daemon.Running(ctx, p)
+	list, err := running(ctx, p)
+	if err != nil {
+		return err
+	}
 	var chosen []daemon.Status
 	if o.all {
 		chosen = list

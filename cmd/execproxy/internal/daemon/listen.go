@@ -45,7 +45,7 @@ func (d *Daemon) listenUnix(ctx context.Context, path string) error {
 	if err := d.hold(ctx, path); err != nil {
 		return err
 	}
-	ln, err := socket.Listen(path)
+	ln, err := socket.ListenConfig{Logger: d.log}.Listen(path)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (f *front) onLoopback() http.Handler { return f.loopback }
 // hold takes the lock under which a socket is made and unlinked. A proxy of the
 // same place that is ending has it until it is gone.
 func (d *Daemon) hold(ctx context.Context, path string) error {
-	if _, err := socket.OpenDir(filepath.Dir(path)); err != nil {
+	if _, err := d.opt.Places.open(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := socket.CheckPath(controlPath(path)); err != nil {
@@ -116,7 +116,7 @@ func (d *Daemon) listenControl(ctx context.Context, path string) error {
 }
 
 func (d *Daemon) serveControl(apiSocket string) error {
-	ln, err := socket.Listen(controlPath(apiSocket))
+	ln, err := socket.ListenConfig{Logger: d.log}.Listen(controlPath(apiSocket))
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ln, err := socket.ListenLoopback(addr)
+	ln, err := socket.ListenConfig{Logger: d.log}.ListenLoopback(addr)
 	if err != nil {
 		return "", err
 	}
