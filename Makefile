@@ -19,7 +19,7 @@ INTEGRATION := tests/integration
 SPLIT := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-static fips reproducible test checks unit unit-fips integration faults kube lint vet staticcheck format \
+.PHONY: help build build-static image fips reproducible test checks unit unit-fips integration faults kube lint vet staticcheck format \
 	cross demo bench figures fuzz cover docs clean
 
 help: ## list the targets
@@ -31,6 +31,17 @@ build: ## the binary, bin/execproxy
 
 build-static: ## the binary without PKCS#11 and without libc, bin/execproxy-static
 	CGO_ENABLED=0 $(BUILD) -o $(BIN)-static ./cmd/execproxy
+
+# The storage is the build's own, so that it needs no rights over anybody else's.
+IMAGE := bin/execproxy-image.tar
+image: build-static ## a container image of it, $(IMAGE): FROM scratch, needs buildah and no registry
+	@command -v buildah >/dev/null || { echo "make: no buildah on this machine: apt-get install buildah" >&2; exit 1; }
+	@set -e; t=$$(mktemp -d); b="buildah --storage-driver vfs --root $$t/store --runroot $$t/run"; \
+	trap 'rm -rf "$$t"' EXIT; \
+	mkdir -p "$$t/c/root/var/lib"; install -d -m 0700 "$$t/c/root/var/lib/execproxy"; install -m 0755 $(BIN)-static "$$t/c/execproxy"; \
+	$$b build --quiet --isolation chroot --timestamp 0 -f deploy/Containerfile -t localhost/execproxy:latest "$$t/c"; \
+	rm -f $(IMAGE); $$b push --quiet localhost/execproxy:latest docker-archive:$(CURDIR)/$(IMAGE):localhost/execproxy:latest; \
+	ls -l $(IMAGE)
 
 fips: ## the binary on Go's certified FIPS 140-3 module, bin/execproxy-fips; runs its demo
 	GOFIPS140=certified CGO_ENABLED=$(CGO) $(BUILD) -o $(BIN)-fips ./cmd/execproxy

@@ -87,10 +87,14 @@ func TestReadmeFlags(t *testing.T) {
 
 // foreign are flags of other programs that our pages name.
 var foreign = []string{
+	// kube-scheduler, kube-apiserver
+	"--authentication-kubeconfig", "--authorization-kubeconfig", "--leader-elect-lease-duration", "--leader-elect-renew-deadline",
+	"--leader-elect-retry-period", "--authentication-token-webhook-config-file", "--authorization-webhook-config-file",
 	"--token", "--as", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
 	"--unix-socket",                     // curl
+	"--now",                             // systemctl
 	"--client",                          // our bench
 	"--user", "--now",                   // systemctl
 }

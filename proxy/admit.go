@@ -50,7 +50,7 @@ func (p *Proxy) admit(r *http.Request, loopback bool) (anonymous bool, no *refus
 	case !verified:
 		return false, &refusal{code: http.StatusUnauthorized, reason: ReasonUnauthorized,
 			message: "execproxy: the request brings no certificate of this session (a proxy that was started anew has a new one): only the client pair that `execproxy exec` hands out opens this proxy; " +
-				"use the kubeconfig that `execproxy kubeconfig` prints, or the newest one that `execproxy serve --kubeconfig-out` wrote, without --token and without another user"}
+				"use the kubeconfig that `execproxy kubeconfig` prints, or the newest one that `execproxy serve --kubeconfig-out` wrote, without --token and without another user; a kubelet needs rotateCertificates: false"}
 	case foreign:
 		return false, &refusal{code: http.StatusUnauthorized, reason: ReasonUnauthorized,
 			message: "execproxy: the request brings an Authorization of its own, and this proxy authenticates as one identity: " +

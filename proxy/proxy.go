@@ -38,7 +38,8 @@ type Request struct {
 // Options configure a Proxy. Server and Transport are required.
 type Options struct {
 	// Server is the pinned API server: https, host with or without a port, and
-	// optionally a base path that is put before every request's path.
+	// optionally a base path. It is put before the path of every request that does
+	// not have it already, so that nothing beside it is ever reached.
 	Server *url.URL
 
 	// Transport is the way out. It must not add Accept-Encoding, follow

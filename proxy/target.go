@@ -54,7 +54,9 @@ func parseTarget(raw, base string, http1 bool) (target, error) {
 		if hasDots(t.path) {
 			return target{}, errTargetDots
 		}
-		t.path = base + t.path
+		if !within(t.path, base) {
+			t.path = base + t.path
+		}
 	}
 	if strings.HasPrefix(t.path, "//") {
 		// The one shape that URL.Opaque cannot carry; see url below.
@@ -63,6 +65,15 @@ func parseTarget(raw, base string, http1 bool) (target, error) {
 		}
 	}
 	return t, nil
+}
+
+// within reports whether a path has the base path already. A client that was given
+// the server's URL, or a loopback one with its path, joins the two by itself: for a
+// webhook the base path is the whole of it, and nobody else could say whether a
+// slash ends it.
+func within(path, base string) bool {
+	rest, ok := strings.CutPrefix(path, base)
+	return ok && (rest == "" || rest[0] == '/')
 }
 
 // cutAuthority removes "https://authority" from an absolute-form target.

@@ -151,6 +151,42 @@ func TestBasePath(t *testing.T) {
 	}
 }
 
+// A webhook's server is all path, and its client says the whole of it. Nothing
+// beside the base path is reached either way.
+func TestBasePathIsSaid(t *testing.T) {
+	for _, tt := range []struct{ base, target, want string }{
+		{"/authenticate", "/authenticate?timeout=30s", "/authenticate?timeout=30s"},
+		{"/authenticate", "/authenticate/", "/authenticate/"},
+		{"/authenticate", "/?timeout=30s", "/authenticate/?timeout=30s"},
+		{"/authenticate", "/authenticated", "/authenticate/authenticated"},
+		{"/k8s/clusters/c-1", "/api/v1/pods", "/k8s/clusters/c-1/api/v1/pods"},
+		{"/k8s/clusters/c-1", "/k8s/clusters/c-1/api/v1/pods", "/k8s/clusters/c-1/api/v1/pods"},
+		{"/k8s/clusters/c-1", "/k8s/clusters/c-2/api", "/k8s/clusters/c-1/k8s/clusters/c-2/api"},
+		{"/k8s/clusters/c-1", "/k8s/clusters/c-1/../c-2/api", ""},
+		{"/k8s/clusters/c-1", "/k8s/clusters/c-1%2f../c-2/api", ""},
+		{"/k8s/clusters/c-1", "/k8s/clusters/c-1%2f..%2fc-2/api", ""},
+		{"/a%2fb", "/a/b/c", "/a%2fb/a/b/c"},
+		{"/a%2fb", "/a%2fb/c", "/a%2fb/c"},
+		{"", "//authenticate", "//authenticate"},
+	} {
+		u, next := capture(t, false)
+		u = u.JoinPath()
+		u.Path, u.RawPath = "", tt.base
+		u.Path, _ = url.PathUnescape(tt.base)
+		f := start(t, Options{Server: u, Transport: outbound(t, false)}, false)
+		code := f.rawCode(t, "GET "+tt.target+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		if tt.want == "" {
+			if code != 400 {
+				t.Errorf("%q behind %q: %d, want 400", tt.target, tt.base, code)
+			}
+			continue
+		}
+		if got := next(); got != tt.want {
+			t.Errorf("%q behind %q was sent as %q, want %q", tt.target, tt.base, got, tt.want)
+		}
+	}
+}
+
 func TestServerMustBeHTTPS(t *testing.T) {
 	tr := outbound(t, true)
 	for server, want := range map[string]string{

@@ -183,20 +183,32 @@ func fetch(ctx context.Context, client *http.Client, url string) error {
 // audit returns who the API server saw for the requests whose URI has the prefix.
 func audit(t *testing.T, api *cluster.APIServer, prefix string) (users []string) {
 	t.Helper()
+	for _, e := range auditEvents(t, api, prefix) {
+		users = append(users, e.User.Username)
+	}
+	return users
+}
+
+// auditEvent is what the API server wrote about a request that it had answered.
+type auditEvent struct {
+	Verb, RequestURI, Stage string
+	User                    struct{ Username string }
+	ResponseStatus          struct{ Code int }
+}
+
+func auditEvents(t *testing.T, api *cluster.APIServer, prefix string) (events []auditEvent) {
+	t.Helper()
 	f, err := os.Open(filepath.Clean(api.Audit))
 	must(t, err)
 	defer func() { _ = f.Close() }()
 	scanner := bufio.NewScanner(f)
 	scanner.Buffer(nil, 1<<20)
 	for scanner.Scan() {
-		var e struct {
-			RequestURI, Stage string
-			User              struct{ Username string }
-		}
+		var e auditEvent
 		if json.Unmarshal(scanner.Bytes(), &e) == nil && e.Stage == "ResponseComplete" && strings.HasPrefix(e.RequestURI, prefix) {
-			users = append(users, e.User.Username)
+			events = append(events, e)
 		}
 	}
 	must(t, scanner.Err())
-	return users
+	return events
 }

@@ -27,15 +27,10 @@ type terminal struct {
 // does, and returns both.
 func (h *home) onTerminal(args ...string) (*terminal, func() int) {
 	h.t.Helper()
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	must(h.t, err)
-	must(h.t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	must(h.t, err)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	master, slave, err := openTerminal()
 	must(h.t, err)
 	defer slave.Close()
-	tty := &terminal{t: h.t, master: os.NewFile(uintptr(fd), "ptmx"), shown: newLines()}
+	tty := &terminal{t: h.t, master: master, shown: newLines()}
 	cmd := h.command(args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -56,6 +51,27 @@ func (h *home) onTerminal(args ...string) (*terminal, func() int) {
 		err := cmd.Wait()
 		return exitCode(h.t, err)
 	}
+}
+
+// openTerminal returns both ends of a new terminal: ours, and a program's.
+func openTerminal() (master, slave *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("/dev/ptmx: %w", err)
+	}
+	master = os.NewFile(uintptr(fd), "ptmx")
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	}
+	if err != nil {
+		_ = master.Close()
+		return nil, nil, err
+	}
+	return master, slave, nil
 }
 
 func (tty *terminal) types(text string) {

@@ -36,8 +36,16 @@ const execProtocol = "v4.channel.k8s.io"
 func pod(t *testing.T, ns string) (*kubelet, string) {
 	t.Helper()
 	k := &kubelet{hold: make(chan struct{})}
-	s := startTLS(t, "127.0.0.1", k)
+	nodeWith(t, ns, k)
 	t.Cleanup(func() { close(k.hold) }) // before the server waits for its requests
+	return k, "p"
+}
+
+// nodeWith makes a node with a handler in the place of its kubelet, and a pod p
+// that is said to run on it.
+func nodeWith(t *testing.T, ns string, kubelet http.Handler) {
+	t.Helper()
+	s := startTLS(t, "127.0.0.1", kubelet)
 	_, port, err := net.SplitHostPort(s.Listener.Addr().String())
 	must(t, err)
 	number, err := strconv.Atoi(port)
@@ -51,12 +59,14 @@ func pod(t *testing.T, ns string) (*kubelet, string) {
 	}
 	_, err = suite.admin.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	must(t, err)
-	_, err = suite.admin.CoreV1().Pods(ns).Create(ctx, &core.Pod{
+	p, err := suite.admin.CoreV1().Pods(ns).Create(ctx, &core.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p"},
-		Spec:       core.PodSpec{NodeName: node.Name, Containers: []core.Container{{Name: "c", Image: "none"}}},
+		Spec:       core.PodSpec{NodeName: node.Name, Containers: []core.Container{{Name: "c", Image: "none", Stdin: true}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	return k, "p"
+	p.Status.Phase = core.PodRunning
+	_, err = suite.admin.CoreV1().Pods(ns).UpdateStatus(ctx, p, metav1.UpdateOptions{})
+	must(t, err)
 }
 
 func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -5,10 +5,12 @@ package integration
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -50,6 +52,7 @@ func run(m *testing.M) (code int) {
 		code = 1
 	} else {
 		fmt.Fprintf(os.Stderr, "integration: execproxy built, cluster ready after %.1f s\n", time.Since(begin).Seconds())
+		oneMore()
 		code = m.Run()
 		stopNode()
 		if err := leftovers(); err != nil {
@@ -57,6 +60,7 @@ func run(m *testing.M) (code int) {
 			code = 1
 		}
 	}
+	stopPlane()
 	if suite.cluster != nil {
 		suite.cluster.Stop()
 		if code != 0 {
@@ -69,6 +73,16 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintf(os.Stderr, "integration: %v\n", err)
 	}
 	return code
+}
+
+// oneMore lets one test more run beside the others: TestIdleStreams waits for
+// minutes, and only waits.
+func oneMore() {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel").Value
+	if n, err := strconv.Atoi(parallel.String()); err == nil {
+		_ = parallel.Set(strconv.Itoa(n + 1))
+	}
 }
 
 // prepare builds execproxy and starts the cluster, both at once.

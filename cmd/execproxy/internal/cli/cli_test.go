@@ -266,6 +266,9 @@ func TestKubeconfigPort(t *testing.T) {
 		t.Fatalf("no port: %q %q", out, errs)
 		return ""
 	}
+	if p := port("--server", "https://hook/authenticate"); !strings.HasSuffix(p, "/authenticate") {
+		t.Errorf("the server's path is not in the client's: %s", p)
+	}
 	a := port("--server", "https://a")
 	if b := port("--server", "https://a"); a != b {
 		t.Errorf("ports %s and %s for one cluster", a, b)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,7 +85,7 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	out := api.NewConfig()
 	out.CurrentContext = s.context
 	out.Clusters[s.cluster] = &api.Cluster{
-		Server:                   "https://" + addr,
+		Server:                   loopbackURL(addr, c.Server),
 		CertificateAuthorityData: ca,
 		Extensions:               map[string]runtime.Object{execExtension: &runtime.Unknown{Raw: ext, ContentType: runtime.ContentTypeJSON}},
 	}
@@ -191,6 +192,17 @@ func steadyAddress(words string, ours func(addr string) bool) (string, error) {
 	return "", errors.New("no loopback port from 20000 to 29999 is free; name one with --listen https://127.0.0.1:PORT")
 }
 
+// loopbackURL is what a client calls instead of the server. It has the server's
+// path: clients join it to their own paths, each in its way, and a webhook's is
+// nothing else.
+func loopbackURL(addr, server string) string {
+	out := url.URL{Scheme: "https", Host: addr}
+	if u, err := config.ServerURL(server); err == nil {
+		out.Path, out.RawPath = u.Path, u.RawPath
+	}
+	return out.String()
+}
+
 func vacant(addr string) bool {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -224,7 +236,7 @@ func (o *options) pluginCommand() (string, error) {
 func plainKubeconfig(s *source, addr string, ca, cert, key []byte) ([]byte, error) {
 	out := api.NewConfig()
 	out.CurrentContext = s.context
-	out.Clusters[s.cluster] = &api.Cluster{Server: "https://" + addr, CertificateAuthorityData: slices.Clone(ca)}
+	out.Clusters[s.cluster] = &api.Cluster{Server: loopbackURL(addr, s.config.Server), CertificateAuthorityData: slices.Clone(ca)}
 	out.AuthInfos[s.user] = &api.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
 	return clientcmd.Write(*out)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/demo/apiserver"
 )
@@ -136,14 +137,30 @@ func TestKubeconfigFile(t *testing.T) {
 	if content() != "" {
 		t.Errorf("left behind: %q", content())
 	}
+	// The next proxy has the same session, and its file is the same to the byte.
+	if err := k.first(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(path+".next", []byte(text), 0o600), os.Rename(path+".next", path)); err != nil {
+		t.Fatal(err)
+	}
+	k.remove()
+	if content() != text {
+		t.Error("it removed the next proxy's kubeconfig")
+	}
 }
 
 // The pair is found in what is written, or it would be written every hour.
 func TestKubeconfigHasItsPair(t *testing.T) {
 	cert := bytes.Repeat([]byte("certificate\n"), 100)
-	data, err := plainKubeconfig(&source{context: "c", cluster: "k", user: "u"}, "127.0.0.1:1", []byte("ca"), cert, []byte("key"))
+	s := &source{context: "c", cluster: "k", user: "u", config: &config.Config{Cluster: config.Cluster{Server: "https://a:1/authenticate/"}}}
+	data, err := plainKubeconfig(s, "127.0.0.1:1", []byte("ca"), cert, []byte("key"))
 	if err != nil || !bytes.Contains(data, encoded(cert)) {
 		t.Errorf("%v in\n%s", err, data)
+	}
+	// A webhook's client posts to this and nothing else.
+	if !bytes.Contains(data, []byte("server: https://127.0.0.1:1/authenticate\n")) {
+		t.Errorf("the server has not its path in\n%s", data)
 	}
 }
 

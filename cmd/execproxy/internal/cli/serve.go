@@ -89,16 +89,23 @@ type kubeconfigFile struct {
 	path  string
 	write func() ([]byte, error)
 	data  []byte // as we wrote it
+	info  os.FileInfo
 }
 
 func (k *kubeconfigFile) first() (err error) {
-	k.data, err = k.write()
+	if k.data, err = k.write(); err != nil {
+		return err
+	}
+	k.info, err = os.Lstat(k.path)
 	return err
 }
 
+// ours goes by the file too: the next proxy, which has the same session, writes
+// the same.
 func (k *kubeconfigFile) ours() bool {
 	// Where others may write, a FIFO could stand there, which is never read to its end.
-	if fi, err := os.Lstat(k.path); err != nil || !fi.Mode().IsRegular() || fi.Size() != int64(len(k.data)) {
+	info, err := os.Lstat(k.path)
+	if err != nil || !info.Mode().IsRegular() || !os.SameFile(info, k.info) || info.Size() != int64(len(k.data)) {
 		return false
 	}
 	now, err := os.ReadFile(k.path)
@@ -109,11 +116,7 @@ func (k *kubeconfigFile) renew() error {
 	if !k.ours() {
 		return nil
 	}
-	data, err := k.write()
-	if err == nil {
-		k.data = data
-	}
-	return err
+	return k.first()
 }
 
 func (k *kubeconfigFile) remove() {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -145,4 +146,28 @@ func TestForegroundOutlivesInterrupt(t *testing.T) {
 	if left, err := os.ReadDir(p.Runtime); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// A proxy in another pid namespace says a number that here is somebody else's.
+func TestStopGoesByTheSocket(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("there are no pid namespaces")
+	}
+	_, c, p := playground(t)
+	lock := hold(t)
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	defer in.Close()
+	cmd := play(t, "foreground", order{Config: c, Places: p, Ask: Ask{LockFile: lock.Path()}}, in)
+	s := one(t, p)
+	s.PID = os.Getpid()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := Stop(ctx, p, s); err != nil {
+		t.Error(err)
+	}
+	exits(t, cmd)
 }

@@ -73,10 +73,8 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 	}
 	defer m.Close()
 	environ = systemd.Forget(environ)
-	for _, name := range systemd.Variables { // the AWS SDK starts programs with this one
-		if err := os.Unsetenv(name); err != nil {
-			return err
-		}
+	if err := forgetManager(); err != nil {
+		return err
 	}
 	o := Options{
 		Life: lifeServe, Places: p, Environ: environ, Terminal: true, Fixed: true, Patient: true,
@@ -106,6 +104,17 @@ func Serve(ctx context.Context, c *config.Config, p Places, environ []string, ve
 		}
 	}
 	return Run(ctx, c, o)
+}
+
+// forgetManager keeps what a service manager said, to us or to the service whose plugin we
+// are, from programs that the AWS SDK starts with this process's environment.
+func forgetManager() error {
+	for _, name := range systemd.Variables {
+		if err := os.Unsetenv(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // serveID tells apart what may serve side by side: the same identity at other
@@ -152,6 +161,9 @@ func (p *Plugin) Foreground(ctx context.Context, answer func(*clientauthenticati
 	}
 	if err := CloseInherited(); err != nil {
 		return fmt.Errorf("closing inherited descriptors: %w", err)
+	}
+	if err := forgetManager(); err != nil {
+		return err
 	}
 	if err := probe(ask.LockFile); err != nil {
 		return err

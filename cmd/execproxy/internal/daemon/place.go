@@ -2,10 +2,8 @@ package daemon
 
 import (
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -205,8 +203,11 @@ func ID(c *config.Config, environ []string, life string) string {
 	if c.Auth == config.AuthExec {
 		what.Environ = variables(chainedEnviron(environ), chainedVariable)
 	}
-	if key, token := withoutPIN(c); token {
-		what.Identity.Key = key
+	if r, err := c.KeyRef(); c.Key != "" && err == nil && r.URI != nil {
+		// The id is logged, and a PIN is short: nobody shall find it out from there.
+		if _, ok := r.URI.PINValue(); ok {
+			what.Identity.Key = r.URI.String()
+		}
 		what.Environ = variables(environ, tokenVariable)
 	}
 	if aws || c.ProxyURL == "" {
@@ -215,70 +216,6 @@ func ID(c *config.Config, environ []string, life string) string {
 	if aws || c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 {
 		what.Roots = variables(environ, rootsVariable)
 	}
-	return hashed(what)
-}
-
-// SessionID names the session of a server, an identity there, and those who read
-// one kubeconfig, or else dial one set of addresses. A pair of it must never open
-// the way to another server, or as somebody else. What may change between two
-// starts is not in it: the bytes of a certificate, the way there, a policy.
-func SessionID(c *config.Config, environ []string) string {
-	what := struct {
-		Server   string
-		Name     string `json:",omitempty"`
-		Identity config.Identity
-		Environ  []string `json:",omitempty"`
-		Subject  []byte   `json:",omitempty"` // of an inline pair
-		Out      string   `json:",omitempty"`
-		Listen   []string `json:",omitempty"`
-	}{c.Server, c.TLSServerName, c.Identity, nil, subject(c.CertPEM), c.KubeconfigOut, nil}
-	i := &what.Identity
-	i.PINSource, i.Renew, i.RenewBefore, i.SignerName = "", "", 0, ""
-	switch c.Auth {
-	case config.AuthSigV4, config.AuthEKSToken:
-		what.Environ = variables(environ, func(name string) bool {
-			return identityVariable(name) && name != "AWS_SECRET_ACCESS_KEY" && name != "AWS_SESSION_TOKEN"
-		})
-	case config.AuthExec:
-		what.Environ = variables(chainedEnviron(environ), chainedVariable)
-	}
-	if key, token := withoutPIN(c); token {
-		i.Key = key
-		what.Environ = variables(environ, tokenVariable)
-	}
-	if c.KubeconfigOut == "" {
-		what.Listen = c.Listen
-	}
-	return hashed(what)
-}
-
-// withoutPIN is a token's URI less the PIN in it: ids are logged, and a PIN is
-// short: nobody shall find it out from there.
-func withoutPIN(c *config.Config) (key string, token bool) {
-	r, err := c.KeyRef()
-	if c.Key == "" || err != nil || r.URI == nil {
-		return "", false
-	}
-	if _, ok := r.URI.PINValue(); ok {
-		return r.URI.String(), true
-	}
-	return c.Key, true
-}
-
-// subject is who the first certificate of a chain is for; nil where there is none.
-func subject(chain []byte) []byte {
-	block, _ := pem.Decode(chain)
-	if block == nil {
-		return nil
-	}
-	c, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil
-	}
-	return c.RawSubject
-}
-
-func hashed(what any) string {
 	data, err := json.Marshal(what)
 	if err != nil {
 		panic(err) // strings, booleans and bytes always encode

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/systemd"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 )
 
@@ -109,7 +110,7 @@ func spawn(ctx context.Context, o *order, environ []string) error {
 	defer out.Close()
 	cmd := exec.Command(exe, Command)
 	cmd.Dir = string(filepath.Separator)
-	cmd.Env = without(environ, clientauthentication.InfoVariable)
+	cmd.Env = systemd.Forget(without(environ, clientauthentication.InfoVariable)) // a client may be a service
 	cmd.Stdin = bytes.NewReader(data)
 	cmd.Stdout = in
 	cmd.Stderr = log

@@ -107,7 +107,12 @@ func globEscape(s string) string {
 func Stop(ctx context.Context, p Places, s Status) error {
 	path := p.Socket(s.ID)
 	// Taken hold of while it surely is the proxy; gone before is fine, too.
-	ended, gone := process.WatchEnd(s.PID)
+	var ended func(context.Context) error
+	if pid := listenerPID(ctx, controlPath(path), s.PID); pid > 0 && pid != os.Getpid() { // that goes on
+		if f, err := process.WatchEnd(pid); err == nil {
+			ended = f
+		}
+	}
 	err := newController(path).call(ctx, http.MethodPost, pathStop, nil, &struct{}{})
 	if err != nil && !errors.Is(err, errNobody) {
 		return fmt.Errorf("stopping proxy %s: %w", s.ID, err)
@@ -122,7 +127,7 @@ func Stop(ctx context.Context, p Places, s Status) error {
 		return err
 	}
 	// The lock is the last thing but one that a proxy lets go.
-	if gone == nil {
+	if ended != nil {
 		return ended(ctx)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -124,7 +125,7 @@ func prepareCgroup(top, dir string, unified bool) error {
 		return fmt.Errorf("%w: %w", ErrNoCgroups, err)
 	}
 	for _, c := range need {
-		if !bytes.Contains(append(have, ' '), []byte(c)) {
+		if !slices.Contains(strings.Fields(string(have)), c) {
 			return fmt.Errorf("%w: no controller %s for a new cgroup in %s: %w", ErrNoCgroups, c, top, errors.Join(errs...))
 		}
 	}

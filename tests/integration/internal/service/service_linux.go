@@ -25,6 +25,9 @@ var boot string
 
 const systemd = "/usr/lib/systemd/systemd"
 
+// ErrNoGroups says that this machine gives us no control groups, which no package mends.
+var ErrNoGroups = errors.New("no control groups of version 2 that we may make")
+
 // A Manager is a running systemd.
 type Manager struct {
 	proc   *proc.Process
@@ -93,10 +96,14 @@ func (m *Manager) group(dir string) error {
 		}
 	}
 	if tree == "" {
-		return errors.New("this machine has no control groups of version 2 (mount -t cgroup2)")
+		return fmt.Errorf("%w: nothing of type cgroup2 is mounted", ErrNoGroups)
 	}
-	m.cgroup = filepath.Join(tree, "execproxy-test-"+strconv.Itoa(os.Getpid())+"-"+filepath.Base(dir))
-	return os.Mkdir(m.cgroup, 0o755)
+	path := filepath.Join(tree, "execproxy-test-"+strconv.Itoa(os.Getpid())+"-"+filepath.Base(dir))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoGroups, err)
+	}
+	m.cgroup = path
+	return nil
 }
 
 // Run runs a command inside, to its end, and returns what it printed.
