@@ -87,7 +87,7 @@ func TestReadmeFlags(t *testing.T) {
 
 // foreign are flags of other programs that our pages name.
 var foreign = []string{
-	"--token", "--as", // kubectl
+	"--token", "--as", "--retries", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
 	"--unix-socket",                     // curl
