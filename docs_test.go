@@ -90,7 +90,7 @@ var foreign = []string{
 	// kube-scheduler, kube-apiserver
 	"--authentication-kubeconfig", "--authorization-kubeconfig", "--leader-elect-lease-duration", "--leader-elect-renew-deadline",
 	"--leader-elect-retry-period", "--authentication-token-webhook-config-file", "--authorization-webhook-config-file",
-	"--token", "--as", // kubectl
+	"--token", "--as", "--retries", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
 	"--use-service-account-credentials", // kube-controller-manager
 	"--unix-socket",                     // curl

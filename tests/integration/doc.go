@@ -10,6 +10,13 @@
 // swtpm and tpm2-tools. Certificates for them are approved by the tests and signed
 // by kube-controller-manager, which starts with the first test that needs it.
 //
+// Streams go to a real node: containerd, runc and a kubelet, with pods of busybox,
+// from Debian's packages containerd, runc, containernetworking-plugins and
+// busybox-static. It starts with the first test that needs it, in namespaces of
+// its own, and leaves nothing on the machine. Where there are no cgroups for it,
+// kubelet's own streaming server takes its place, and tests of the rest of a node
+// are skipped. TestIdleStreams waits for six minutes, beside the others.
+//
 // EXECPROXY_TEST_BIN names another directory for the Kubernetes programs.
 // EXECPROXY_TEST_RACE=1 builds execproxy with the race detector.
 // EXECPROXY_TEST_FIPS=1 builds it with Go's certified FIPS 140-3 module, in force.

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -72,6 +73,19 @@ func openTerminal() (master, slave *os.File, err error) {
 		return nil, nil, err
 	}
 	return master, slave, nil
+}
+
+// setSize changes the size of a terminal, whoever closes it meanwhile.
+func setSize(master *os.File, rows, columns uint16) error {
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+	})
+	return errors.Join(err, failed)
 }
 
 func (tty *terminal) types(text string) {

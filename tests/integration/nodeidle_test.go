@@ -30,7 +30,7 @@ func TestIdleStreams(t *testing.T) {
 				r.pod(t)
 			}
 			r.ns = pod.ns
-			ends = append(ends, idleExec(t, r, broken), idleForward(t, r))
+			ends = append(ends, idleExec(t, r, broken), idleForward(t, r), idleLogs(t, r))
 			if protocol == "websocket" {
 				ends = append(ends, idleUpgrades(t, r)...)
 			}
@@ -43,6 +43,7 @@ func TestIdleStreams(t *testing.T) {
 	case <-ctx.Done():
 		t.Error(context.Cause(ctx))
 	}
+	pod.attach(t, "after the silence\n")
 	for _, end := range ends {
 		end(t)
 	}
@@ -98,6 +99,19 @@ func idleForward(t *testing.T, r *route) func(*testing.T) {
 	}
 }
 
+// idleLogs follows the pod's log.
+func idleLogs(t *testing.T, r *route) func(*testing.T) {
+	t.Helper()
+	b := r.start(r.args("logs", "-f", "p")...)
+	r.attach(t, "before the silence "+r.way+r.protocol+"\n")
+	b.stdout.await(t, "before the silence "+r.way+r.protocol+"\n")
+	return func(t *testing.T) {
+		b.stdout.await(t, "after the silence\n")
+		b.signal(syscall.SIGINT)
+		b.wait()
+	}
+}
+
 // idleUpgrades opens streams over the Unix socket on which there is really
 // nothing: kubectl's pings and the API server's keep theirs from that.
 func idleUpgrades(t *testing.T, r *route) (ends []func(*testing.T)) {
@@ -105,6 +119,7 @@ func idleUpgrades(t *testing.T, r *route) (ends []func(*testing.T)) {
 	u := newUpstream(t)
 	config := sigv4Config()
 	if r.way == "mtls" {
+		// The certificate that is written anew makes the streams before go on over one that is retired.
 		cert, key := r.user("jane", "dev")
 		config = mtls(cert, key)
 	}

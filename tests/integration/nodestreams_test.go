@@ -5,13 +5,13 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/execproxy/execproxy/tests/integration/internal/cluster"
 )
@@ -186,14 +186,11 @@ func resizes(t *testing.T, r *route) {
 		`trap 'exit 5' INT; read line; echo "got $line"; while :; do echo "size $(stty size)"; sleep 0.1; done`}
 	for _, kubectl := range [][]string{{suite.kubectl, "--kubeconfig=" + r.kubeconfig}, append(slices.Clone(r.once), suite.kubectl)} {
 		tty, wait := r.onTerminal(append(kubectl, exec...)...)
-		resize := func(rows, columns uint16) {
-			must(t, unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
-		}
-		resize(31, 97)
+		must(t, setSize(tty.master, 31, 97))
 		tty.types("typed\r")
 		tty.shown.await(t, "got typed\r\n")
 		tty.shown.await(t, "size 31 97\r\n")
-		resize(50, 132)
+		must(t, setSize(tty.master, 50, 132))
 		tty.shown.await(t, "size 50 132\r\n")
 		tty.types("\x03")
 		if code := wait(); code != 5 {
@@ -210,13 +207,24 @@ func attaches(t *testing.T, r *route) {
 	}
 }
 
-// attach says a line to the pod's first process, and waits for its echo.
+// attach says a line to the pod's first process, and waits for its echo. It says
+// it again at times: a runtime listens to us before it has us listen.
 func (r *route) attach(t *testing.T, line string) {
 	t.Helper()
 	b := r.start(r.args("attach", "-i", "p")...)
-	_, err := b.stdin.Write([]byte(line))
-	must(t, err)
-	b.stdout.await(t, line)
+	var said time.Time
+	eventually(t, patience, func() error {
+		if strings.Contains(b.stdout.String(), line) {
+			return nil
+		}
+		if time.Since(said) > time.Second {
+			said = time.Now()
+			if _, err := io.WriteString(b.stdin, line); err != nil {
+				return err
+			}
+		}
+		return fmt.Errorf("no echo of %q; it printed %s%s", line, b.stdout, b.stderr)
+	})
 	b.signal(syscall.SIGINT)
 	b.wait()
 }

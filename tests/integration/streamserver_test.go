@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	core "k8s.io/api/core/v1"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
@@ -183,7 +182,7 @@ func execOnTerminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan re
 	}
 	go func() {
 		for size := range resize {
-			_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
+			_ = setSize(master, size.Height, size.Width)
 		}
 	}()
 	go func() { _, _ = io.Copy(master, in) }()
@@ -204,11 +203,12 @@ func ended(err error) error {
 func (s *streamServer) Attach(ctx context.Context, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	already := len(s.stdout.String())
 	go func() {
 		_, _ = io.Copy(s.stdin, in)
 		cancel()
 	}()
-	return s.stdout.follow(ctx, out, len(s.stdout.String()))
+	return s.stdout.follow(ctx, out, already)
 }
 
 // PortForward implements streaming.Runtime. Each side hears of the other's end.

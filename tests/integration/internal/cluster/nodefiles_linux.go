@@ -105,7 +105,8 @@ func (n *Node) files() error {
 		"cgroupDriver":             "cgroupfs", "cgroupRoot": "/" + n.cgroup.name,
 		"failCgroupV1": false, "failSwapOn": false, "makeIPTablesUtilChains": false,
 		"clusterDomain": "cluster.local", "clusterDNS": []string{"10.96.0.10"}, // without it each pod gets a warning
-		"resolvConf": path("resolv.conf"),
+		"resolvConf":      path("resolv.conf"),
+		"volumePluginDir": "/var/lib/kubelet/exec-plugins", // the default one would be made in /usr
 		// Nothing is evicted and no image collected, however full the machine is.
 		"evictionHard": map[string]any{
 			"memory.available": "50Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
