@@ -92,6 +92,9 @@ func prepare() (err error) {
 	if err := os.Mkdir(keys, 0o755); err != nil {
 		return err
 	}
+	if suite.kubectl, err = public(suite.kubectl, suite.dir); err != nil {
+		return err
+	}
 	var wg sync.WaitGroup
 	var buildErr, startErr error
 	wg.Go(func() { suite.bin, buildErr = build(ctx, suite.dir, true) })

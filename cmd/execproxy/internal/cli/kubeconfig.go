@@ -85,6 +85,10 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: true, InstallHint: installHint,
 	}}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
+	if !o.clusterInfo {
+		c.Listen = []string{"https://" + addr}
+		tellByArguments(out, s, c)
+	}
 	data, err := clientcmd.Write(*out)
 	if err != nil {
 		return err

@@ -32,18 +32,6 @@ func runServe(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	_, loopback, err := c.Listeners()
-	if err != nil {
-		return err
-	}
-	if c.KubeconfigOut != "" && len(loopback) == 0 {
-		// A client that has read the file must find the next proxy where it found this one.
-		addr, err := steadyAddress(daemon.SessionID(c, w.environ), func(string) bool { return false })
-		if err != nil {
-			return err
-		}
-		c.Listen = append(c.Listen, "https://"+addr)
-	}
 	ready := func(d *daemon.Daemon) error {
 		if c.KubeconfigOut == "" {
 			return nil
@@ -55,7 +43,9 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		if dir := filepath.Dir(c.KubeconfigOut); openToOthers(dir) {
 			d.Warn(fmt.Sprintf("%s is writable by others, who can put a kubeconfig of theirs in the place of %s; chmod go-w it, or name another with --kubeconfig-out", dir, filepath.Base(c.KubeconfigOut)))
 		}
-		d.Cleanup(out.remove) // nobody answers there any more, until the next start
+		if !d.Activated() { // a client that reads it later starts the next proxy
+			d.Cleanup(out.remove) // nobody answers there any more, until the next start
+		}
 		d.Go(func() {
 			tick := time.NewTicker(time.Hour)
 			defer tick.Stop()
@@ -75,7 +65,21 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		})
 		return nil
 	}
-	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready)
+	reload := func() (*config.Config, error) {
+		s, err := o.loadSource(w)
+		if err != nil {
+			return nil, err
+		}
+		return s.config, nil
+	}
+	h := daemon.Hooks{Ready: ready, Reload: reload}
+	if c.KubeconfigOut != "" {
+		// A client that has read the file must find the next proxy where it found this one.
+		h.Loopback = func() (string, error) {
+			return steadyAddress(daemon.SessionID(c, w.environ), func(string) bool { return false })
+		}
+	}
+	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, h)
 }
 
 // A kubeconfigFile follows the session's pair, which may not live as long as a
@@ -101,7 +105,7 @@ func (k *kubeconfigFile) first() (err error) {
 func (k *kubeconfigFile) ours() bool {
 	// Where others may write, a FIFO could stand there, which is never read to its end.
 	info, err := os.Lstat(k.path)
-	if err != nil || !info.Mode().IsRegular() || !os.SameFile(info, k.info) {
+	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(k.data)) || !os.SameFile(info, k.info) {
 		return false
 	}
 	now, err := os.ReadFile(k.path)

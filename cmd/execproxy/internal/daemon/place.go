@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/proxy/socket"
 )
 
 // Places are the two directories of one user: Runtime holds sockets and locks,
@@ -53,6 +55,38 @@ func FindPlaces(getenv func(string) string) (Places, error) {
 		p.Runtime = filepath.Join(run, "execproxy")
 	}
 	return p, nil
+}
+
+// open verifies that a directory is this user's alone, and makes it where it is
+// missing. A refusal names the variable that led there: su and sudo hand on those
+// of whoever was there before.
+func (p Places) open(dir string) (*socket.Dir, error) {
+	d, err := socket.OpenDir(dir)
+	var unsafe *socket.UnsafeError
+	if !errors.As(err, &unsafe) || runtime.GOOS == "windows" {
+		return d, err
+	}
+	below := func(top string) bool { return dir == top || strings.HasPrefix(dir, top+string(filepath.Separator)) }
+	variable := ""
+	switch {
+	case below(p.State):
+		variable = "XDG_STATE_HOME, else HOME,"
+	case below(p.Runtime):
+		variable = "XDG_RUNTIME_DIR"
+	default:
+		return nil, err // named by a flag
+	}
+	return nil, fmt.Errorf("%w (%s names it; after su or sudo it may be another user's: set it to your own, or unset it)", err, variable)
+}
+
+// Check refuses a directory of sockets that is not this user's alone. None at all
+// is fine: nothing was ever started here.
+func (p Places) Check() error {
+	if _, err := os.Lstat(p.Runtime); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	_, err := p.open(p.Runtime)
+	return err
 }
 
 // Authority is the directory of the loopback authority.

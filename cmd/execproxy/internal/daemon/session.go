@@ -118,7 +118,7 @@ func (s *session) trusted(pinned []byte) error {
 	for rest := pinned; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return fmt.Errorf("a kubeconfig's certificate-authority-data is not this user's loopback CA in %s, which was made anew or is of another HOME; print it again with `execproxy kubeconfig`", s.places.Authority())
+			return fmt.Errorf("the kubeconfig's certificate-authority-data is not this user's loopback CA in %s: it is another user's kubeconfig, or the CA was made anew; print one with `execproxy kubeconfig`", s.places.Authority())
 		}
 		if bytes.Equal(block.Bytes, own.Bytes) {
 			return nil
@@ -127,7 +127,7 @@ func (s *session) trusted(pinned []byte) error {
 }
 
 func openLoopbackAuthority(p Places) (*socket.Authority, error) {
-	dir, err := socket.OpenDir(p.Authority())
+	dir, err := p.open(p.Authority())
 	if err != nil {
 		return nil, err
 	}
@@ -181,10 +181,10 @@ func (d *Daemon) document(ask Ask) (*clientauthentication.Status, error) {
 		if err := d.loopbackFor(ask.Loopback); err != nil {
 			return nil, err
 		}
-		// The client decides whom it trusts, and will say no more than that it
-		// does not know the authority. The cure stands in `status` and in the log.
+		// The client would say no more than that it does not know the authority. By
+		// sudo or su, it may be another user's kubeconfig.
 		if err := d.session.trusted(ask.Authority); err != nil {
-			d.Warn(err.Error())
+			return nil, &refusal{Message: err.Error()}
 		}
 	case len(d.opt.Sockets) == 0:
 		return nil, &refusal{Message: "this proxy has no Unix socket; start it with --listen unix:///PATH"}
@@ -239,6 +239,7 @@ func (d *Daemon) loopbackFor(addr string) error {
 				return fmt.Errorf("proxy %s with another identity or configuration serves at %s (%s, auth %s); end it with `execproxy stop %s`, or give this one a kubeconfig with another --listen", s.ID, addr, s.Server, s.Auth, s.ID)
 			}
 		}
+		return fmt.Errorf("%w; it may be another user's: `execproxy kubeconfig` prints a kubeconfig with a free one", err)
 	}
 	return err
 }
