@@ -122,10 +122,12 @@ func TestTruncationOnTheWire(t *testing.T) {
 
 func TestCancelReachesTheServer(t *testing.T) {
 	bothWays(t, func(t *testing.T, out2, in2 bool) {
-		gone := make(chan time.Time, 1)
+		gone, asked := make(chan time.Time, 1), make(chan struct{}, 1)
 		u := upstream(t, out2, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/watch" {
 				w.(http.Flusher).Flush()
+			} else {
+				asked <- struct{}{}
 			}
 			<-r.Context().Done()
 			gone <- time.Now()
@@ -136,7 +138,7 @@ func TestCancelReachesTheServer(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			req, _ := http.NewRequestWithContext(ctx, "GET", "https://x"+path, nil)
 			if path == "/silent" {
-				time.AfterFunc(20*time.Millisecond, cancel)
+				go func() { <-asked; cancel() }() // one that never arrived would not be cancelled there
 			}
 			res, err := c.Do(req)
 			begun := time.Now()
