@@ -72,7 +72,7 @@ faults: kube ## what goes wrong with keys in tokens and TPMs, and what becomes o
 	sed -nE 's/^ *[a-z]+_test.go:[0-9]+: FAULT /\n/p; s/^ +((recovery|PIN tries|message): )/  \1/p; /^(--- FAIL|ok |FAIL)/p' $(CURDIR)/bin/faults.log; \
 	exit $$code
 
-kube: ## build the Kubernetes programs of the integration tests into ~/.cache, where they are missing
+kube: ## build the Kubernetes programs and clients of the integration tests into ~/.cache, where they are missing
 	@cd $(INTEGRATION) && $(GO) run ./cmd/build-kube
 
 lint: format vet staticcheck ## gofmt, go vet, staticcheck
@@ -84,6 +84,7 @@ vet:
 	$(GO) vet ./...
 	$(GO) vet -tags nopkcs11 ./...
 	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) vet ./...
+	cd $(INTEGRATION)/examples/controller && CGO_ENABLED=0 $(GO) vet ./...
 
 staticcheck:
 	$(GO) tool staticcheck ./...

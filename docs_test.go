@@ -92,6 +92,7 @@ var foreign = []string{
 	"--use-service-account-credentials", // kube-controller-manager
 	"--unix-socket",                     // curl
 	"--client",                          // our bench
+	"--user", "--now",                   // systemctl
 }
 
 var (

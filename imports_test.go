@@ -42,7 +42,7 @@ var far = []struct {
 	forbids string // import path prefix
 	because string
 }{
-	{[]string{"proxy", "signer", "lockfile", "transport"}, []string{"signer/signertest"}, "flag",
+	{[]string{"proxy", "signer", "lockfile", "transport"}, []string{"signer/signertest", "proxy/client/clientgo"}, "flag", // klog links it
 		"libraries read no flags"},
 	{[]string{"proxy", "signer", "lockfile", "transport"}, nil, "github.com/spf13/",
 		"libraries read no flags"},

@@ -21,7 +21,8 @@
 //   - a new connection is made and the document has expired, or soon will. While the
 //     plugin itself is the proxy and runs on, only the certificate's own end counts.
 //
-// Connections that are open are not touched by that.
+// Connections that are open are not touched by that. One gets no new requests any more when
+// its pair comes near its end.
 package client
 
 import (
@@ -63,6 +64,8 @@ type Options struct {
 	// Env is the plugin's whole environment; nil lets it inherit this process's, as
 	// os/exec does. KUBERNETES_EXEC_INFO is added.
 	Env []string
+	// ExtraEnv is added to Env, or to what is inherited: a kubeconfig's exec.env.
+	ExtraEnv []string
 	// Dir is the plugin's working directory; empty: this process's.
 	Dir string
 
@@ -70,6 +73,9 @@ type Options struct {
 	// plugin knows its server otherwise; TLSServerName or else Server's host is the
 	// name that the proxy must prove.
 	Cluster clientauthentication.Cluster
+	// OmitCluster keeps Cluster from the plugin, which knows its cluster otherwise: a
+	// kubeconfig's provideClusterInfo: false.
+	OmitCluster bool
 	// APIVersion is clientauthentication.V1 (the default) or V1Beta1.
 	APIVersion string
 
@@ -83,6 +89,10 @@ type Options struct {
 	Logger *slog.Logger
 	// Timeout is how long the plugin may take for its document; 0: 30 s.
 	Timeout time.Duration
+
+	// Executed is told of each execution of the plugin: nil, or why there is no document
+	// that can be used (a [*PluginError]). It must not call the Client; nil: nobody is.
+	Executed func(err error)
 }
 
 // A Client is a lock, the plugin that was executed under it, and the way to the proxy.
@@ -222,7 +232,7 @@ func (c *Client) close() error {
 	if running != nil {
 		<-running.done
 	}
-	c.trip.transport.CloseIdleConnections()
+	c.trip.CloseIdleConnections()
 	c.mu.Lock()
 	var children []*child
 	for child := range c.children {
@@ -264,7 +274,7 @@ func (c *Client) removeDir() error {
 func (c *Client) info(lock string) ([]byte, error) {
 	cred := &clientauthentication.ExecCredential{APIVersion: c.o.APIVersion}
 	cred.Spec.LockFilePath = lock
-	if c.o.Cluster.Server != "" {
+	if c.o.Cluster.Server != "" && !c.o.OmitCluster {
 		cred.Spec.Cluster = &c.o.Cluster
 	}
 	return cred.EncodeInfo()

@@ -279,6 +279,61 @@ func TestDial(t *testing.T) {
 	}
 }
 
+// An upgrade needs HTTP/1.1, and the proxy may be another one by then.
+func TestDialHTTP1(t *testing.T) {
+	b := newBench(t)
+	c := b.client("serve")
+	for executions := range 2 {
+		conn, err := c.DialHTTP1Context(t.Context(), "tcp", "k8s.example:6443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state := conn.(*tls.Conn).ConnectionState(); state.NegotiatedProtocol != "http/1.1" {
+			t.Errorf("agreed on %q", state.NegotiatedProtocol)
+		}
+		b.executions(executions + 1)
+		plugin := c.present().plugin
+		plugin.kill()
+		<-plugin.done
+	}
+	if s := b.get(c, "/"); s.Proto != "HTTP/2.0" {
+		t.Errorf("requests are sent in %s", s.Proto)
+	}
+}
+
+// A plugin gets more of an environment, and less of a cluster, than others.
+func TestExtraEnv(t *testing.T) {
+	b := newBench(t)
+	c := b.client("serve", func(o *Options) {
+		o.OmitCluster = true
+		o.ExtraEnv = append(o.Env, "SOCKET=/nonexistent", "SOCKET="+b.socket)
+		o.Env = nil
+	})
+	s := b.get(c, "/")
+	if strings.Contains(s.Info, "k8s.example") {
+		t.Errorf("the plugin was told %s", s.Info)
+	}
+	if _, err := c.DialTLSContext(t.Context(), "tcp", "k8s.example:6443"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each execution is told of, once.
+func TestExecuted(t *testing.T) {
+	b := newBench(t)
+	var told []error
+	c := b.client("fail", env("STDERR=broken"), func(o *Options) { o.Executed = func(err error) { told = append(told, err) } })
+	together(t, 20, func() error {
+		mustSay(t, c.Start(t.Context()), "broken")
+		return nil
+	})
+	var failed *PluginError
+	if len(told) != 1 || !errors.As(told[0], &failed) {
+		t.Errorf("told of %v", told)
+	}
+	b.executions(1)
+}
+
 func TestWithoutCluster(t *testing.T) {
 	b := newBench(t)
 	c := b.client("serve", func(o *Options) { o.Cluster = clientauthentication.Cluster{} })

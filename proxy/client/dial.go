@@ -39,21 +39,38 @@ func (c *Client) DialContext(ctx context.Context, network, address string) (net.
 // known: there its host is the name that the proxy must prove. If nobody listens, or
 // it is not the proxy that the plugin told of, the plugin is executed again, once.
 func (c *Client) DialTLSContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := c.dialTLS(ctx, address)
+	conn, err := c.dialTLS(ctx, address, nil)
 	if err != nil {
 		return nil, err // not a nil *tls.Conn
 	}
 	return conn, nil
 }
 
-func (c *Client) dialTLS(ctx context.Context, address string) (*tls.Conn, error) {
+// DialHTTP1Context is [Client.DialTLSContext] for HTTP/1.1 alone: for upgrades to SPDY
+// and WebSocket, which HTTP/2 does not carry.
+func (c *Client) DialHTTP1Context(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := c.dialTLS(ctx, address, []string{"http/1.1"})
+	if err != nil {
+		return nil, err // not a nil *tls.Conn
+	}
+	return conn, nil
+}
+
+// dialTLS offers protocols, or what the session has.
+func (c *Client) dialTLS(ctx context.Context, address string, protocols []string) (*tls.Conn, error) {
 	for again := false; ; again = true {
 		raw, s, err := c.dial(ctx)
 		if err != nil {
 			return nil, err
 		}
-		conn, err := handshake(ctx, raw, s.tls, address)
+		config := s.tls
+		if protocols != nil {
+			config = config.Clone()
+			config.NextProtos = protocols
+		}
+		conn, err := handshake(ctx, raw, config, address)
 		if err == nil {
+			raw.notAfter = s.notAfter
 			c.well()
 			return conn, nil
 		}
@@ -176,6 +193,8 @@ type conn struct {
 	c    *Client
 	once sync.Once
 	end  func() // may be nil
+
+	notAfter time.Time // of the pair that was shown; zero: none, or no TLS of ours
 
 	ahead []byte // was read by firstRecord and is to be read again
 }

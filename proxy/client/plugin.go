@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -108,7 +109,7 @@ func (c *Client) start() (_ *child, err error) {
 		p.cmd.Env = p.cmd.Environ()
 	}
 	// Of several values os/exec passes on the last.
-	p.cmd.Env = append(p.cmd.Env[:len(p.cmd.Env):len(p.cmd.Env)], clientauthentication.InfoVariable+"="+string(info))
+	p.cmd.Env = slices.Concat(p.cmd.Env, c.o.ExtraEnv, []string{clientauthentication.InfoVariable + "=" + string(info)})
 	ownGroup(p.cmd)
 	// Pipes of our own, because those of os/exec end with the plugin or hold up its
 	// end, and the proxy may write there before and after.

@@ -13,43 +13,95 @@ import (
 
 // A roundTripper sends requests to the proxy.
 type roundTripper struct {
-	c         *Client
+	c *Client
+
+	mu    sync.Mutex
+	pool  *pool
+	until time.Time // pool's connections get no new requests after that; zero: no end
+}
+
+// A pool is the connections that requests are sent over.
+type pool struct {
 	transport *http.Transport
 	gate      gate
 }
 
 func newRoundTripper(c *Client) *roundTripper {
 	rt := &roundTripper{c: c}
-	rt.transport = &http.Transport{
-		DialTLSContext: rt.dial,
+	rt.pool = rt.newPool()
+	return rt
+}
+
+func (rt *roundTripper) newPool() *pool {
+	p := new(pool)
+	p.transport = &http.Transport{
+		DialTLSContext: func(ctx context.Context, _, address string) (net.Conn, error) { return rt.dial(ctx, p, address) },
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, errors.New("the proxy speaks TLS only")
 		},
 		ForceAttemptHTTP2:   true,
-		DisableCompression:  c.o.Cluster.DisableCompression,
+		DisableCompression:  rt.c.o.Cluster.DisableCompression,
 		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     90 * time.Second,
 	}
-	return rt
+	return p
 }
 
-func (rt *roundTripper) dial(ctx context.Context, _, address string) (net.Conn, error) {
-	secure, err := rt.c.dialTLS(ctx, address)
+func (rt *roundTripper) dial(ctx context.Context, p *pool, address string) (net.Conn, error) {
+	secure, err := rt.c.dialTLS(ctx, address, nil)
 	if err != nil {
 		return nil, err
 	}
 	raw := secure.NetConn().(*conn)
-	rt.gate.opened()
-	raw.onClose(rt.gate.closed)
+	rt.retire(raw.notAfter)
+	p.gate.opened()
+	raw.onClose(p.gate.closed)
 	return secure, nil
+}
+
+// retire says when the pair of a new connection ends: a proxy may refuse requests over it
+// then, and one HTTP/2 connection that is never idle would outlive any pair. It is left in
+// time, when nine tenths of what the pair still has are over.
+func (rt *roundTripper) retire(notAfter time.Time) {
+	if notAfter.IsZero() {
+		return
+	}
+	now := time.Now().Round(0) // by the wall clock, as certificates go
+	until := notAfter
+	if left := notAfter.Sub(now); left > 2*lead {
+		until = now.Add(left / 10 * 9)
+	}
+	rt.mu.Lock()
+	if rt.until.IsZero() || until.Before(rt.until) {
+		rt.until = until
+	}
+	rt.mu.Unlock()
+}
+
+// present returns the pool for the next request. Requests that are under way in the one
+// before it go on, watches too, and leave its connections idle.
+func (rt *roundTripper) present() *pool {
+	rt.mu.Lock()
+	p, before := rt.pool, (*pool)(nil)
+	if !rt.until.IsZero() && time.Now().After(rt.until) {
+		before = p
+		p = rt.newPool()
+		rt.pool, rt.until = p, time.Time{}
+	}
+	rt.mu.Unlock()
+	if before != nil {
+		before.transport.CloseIdleConnections()
+	}
+	return p
 }
 
 // RoundTrip implements http.RoundTripper.
 func (rt *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	err := rt.allowed(r)
+	p := rt.present()
 	var leave func()
 	if err == nil {
-		leave, err = rt.gate.enter(r.Context())
+		leave, err = p.gate.enter(r.Context())
 	}
 	if err != nil {
 		if r.Body != nil {
@@ -63,8 +115,11 @@ func (rt *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 			GotConn: func(httptrace.GotConnInfo) { leave() },
 		}))
 	}
-	return rt.transport.RoundTrip(r)
+	return p.transport.RoundTrip(r)
 }
+
+// CloseIdleConnections is what [http.Client.CloseIdleConnections] asks for.
+func (rt *roundTripper) CloseIdleConnections() { rt.present().transport.CloseIdleConnections() }
 
 func (rt *roundTripper) allowed(r *http.Request) error {
 	if r.URL == nil || r.URL.Scheme != "https" {

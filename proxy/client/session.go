@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"time"
 
@@ -134,6 +135,9 @@ func (c *Client) fly() *flight {
 	// Not with the context of whoever came first: others wait as well.
 	c.tasks.Go(func() {
 		s, err := c.obtain(before)
+		if c.o.Executed != nil && !errors.Is(err, ErrClosed) {
+			c.o.Executed(err)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.flight = nil

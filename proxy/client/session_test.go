@@ -3,6 +3,8 @@ package client
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -121,6 +123,60 @@ func TestEndOfPair(t *testing.T) {
 	b.get(c, "/")
 	if left := time.Until(c.present().end()); left > time.Minute {
 		t.Errorf("%v left of a pair that ends within a minute", left)
+	}
+}
+
+// A connection is left before its pair ends, however busy it is, and is not cut.
+func TestConnectionsRetire(t *testing.T) {
+	b := newBench(t)
+	a := mustAuthority(t)
+	p := b.listen(a, a, nil)
+	b.answer(a.status(b.socket, time.Now().Add(time.Minute)))
+	c := b.client("file")
+	b.get(c, "/")
+	if left := time.Until(c.trip.until); left < 50*time.Minute || left > 55*time.Minute {
+		t.Errorf("a pair of an hour is used for %v more", left)
+	}
+	body, write := io.Pipe() // a request that is under way
+	ended := make(chan error, 1)
+	go func() {
+		r, _ := http.NewRequest("POST", "https://k8s.example:6443/", body)
+		s, err := do(c, r)
+		if err == nil && s.Body != "still" {
+			err = errors.New(s.Body)
+		}
+		ended <- err
+	}()
+	if _, err := write.Write([]byte("st")); err != nil {
+		t.Fatal(err)
+	}
+	c.trip.mu.Lock()
+	c.trip.until = time.Now().Add(-time.Second)
+	c.trip.mu.Unlock()
+	for range 3 {
+		if s := b.get(c, "/"); s.Conns != 2 {
+			t.Errorf("connection %d, want the second", s.Conns)
+		}
+	}
+	if _, err := write.Write([]byte("ill")); err != nil {
+		t.Error(err)
+	}
+	_ = write.Close()
+	if err := <-ended; err != nil {
+		t.Errorf("the request over the first connection: %v", err)
+	}
+	if n := p.conns.Load(); n != 2 {
+		t.Errorf("%d connections", n)
+	}
+	// The end itself is not waited for, and there is no hurry where there is no end.
+	c.trip.until = time.Time{}
+	c.trip.retire(time.Time{})
+	if !c.trip.until.IsZero() {
+		t.Error("no pair, and yet an end")
+	}
+	c.trip.retire(time.Now().Add(lead))
+	if left := time.Until(c.trip.until); left < lead/2 || left > lead {
+		t.Errorf("%v more with a pair of %v", left, lead)
 	}
 }
 

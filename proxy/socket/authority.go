@@ -48,7 +48,8 @@ type Authority struct {
 	cert     *x509.Certificate
 	key      *ecdsa.PrivateKey
 	pem      []byte
-	loopback bool // constrained; issues no client pairs
+	loopback bool  // constrained; issues no client pairs
+	kept     *kept // nil: ends with the process
 	opts     AuthorityOptions
 	log      *slog.Logger
 
@@ -149,42 +150,57 @@ func (a *Authority) issue(now time.Time, t *x509.Certificate) (*x509.Certificate
 }
 
 // ClientPair is the pair that opens this proxy: valid for 30 days, and the same bytes for 20, or until the clock is
-// set back to before it. client-go closes every connection when its certificate changes, so it changes rarely.
+// set back to before it; of an authority of [OpenSession] for ten years and five. client-go closes every connection
+// when its certificate changes, so it changes rarely.
 //
-// An authority of [OpenAuthority] has none, as session keys never touch the disk.
+// An authority of [OpenAuthority] has none: whoever has read its file must not be able to make them.
 func (a *Authority) ClientPair() (*Pair, error) {
 	if a.loopback {
 		return nil, errors.New("issuing client pair: the loopback CA is for servers only: use the session's authority")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.opts.now()
-	if a.pair == nil || !a.valid.holds(now) {
-		cert, key, err := a.issue(now, &x509.Certificate{
-			Subject:     pkix.Name{CommonName: pairName},
-			NotBefore:   now.Add(-backdate),
-			NotAfter:    now.Add(pairLife),
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		})
-		if err != nil {
-			return nil, err
+	made, err := a.renew(a.opts.now())
+	if err != nil {
+		return nil, err
+	}
+	if made && a.kept != nil {
+		if err := a.kept.store(a); err != nil {
+			a.log.Warn("the new client pair lasts until the proxy ends", "error", err)
 		}
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			return nil, fmt.Errorf("encoding key: %w", err)
-		}
-		a.pair = &Pair{
-			CertificatePEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}),
-			KeyPEM:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
-			NotAfter:       cert.NotAfter,
-		}
-		a.valid = window{cert.NotBefore, now.Add(pairRenew)}
-		maps.DeleteFunc(a.issued, func(_ string, end time.Time) bool { return now.After(end) })
-		if a.issued == nil {
-			a.issued = make(map[string]time.Time)
-		}
-		a.issued[string(cert.Raw)] = cert.NotAfter
-		a.log.Debug("client pair issued", "notAfter", cert.NotAfter)
 	}
 	return &Pair{bytes.Clone(a.pair.CertificatePEM), bytes.Clone(a.pair.KeyPEM), a.pair.NotAfter}, nil
+}
+
+// renew makes a pair where there is none, or its time has come. It is called under the lock, or before anybody else
+// knows the authority.
+func (a *Authority) renew(now time.Time) (made bool, err error) {
+	if a.pair != nil && a.valid.holds(now) {
+		return false, nil
+	}
+	from, to, renew := a.pairTimes(now)
+	cert, key, err := a.issue(now, &x509.Certificate{
+		Subject: pkix.Name{CommonName: pairName}, NotBefore: from, NotAfter: to,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return false, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return false, fmt.Errorf("encoding key: %w", err)
+	}
+	a.pair = &Pair{
+		CertificatePEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}),
+		KeyPEM:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		NotAfter:       cert.NotAfter,
+	}
+	a.valid = window{cert.NotBefore, renew}
+	maps.DeleteFunc(a.issued, func(_ string, end time.Time) bool { return now.After(end) })
+	if a.issued == nil {
+		a.issued = make(map[string]time.Time)
+	}
+	a.issued[string(cert.Raw)] = cert.NotAfter
+	a.log.Debug("client pair issued", "notAfter", cert.NotAfter)
+	return true, nil
 }

@@ -20,9 +20,12 @@ import (
 // Files of [OpenAuthority] in its directory.
 const (
 	caFile = "ca.pem"
-	caNew  = "ca.pem.new" // what a creator writes under the lock, before it is named caFile
-	caLock = "ca.lock"    // only while the CA is made
+	caNew  = caFile + unfinished
+	caLock = "ca.lock" // only while the CA is made
 )
+
+// unfinished ends the name of what is written under the lock, before it is named for good.
+const unfinished = ".new"
 
 const (
 	caLife    = 10 * 365 * 24 * time.Hour
@@ -71,14 +74,9 @@ func OpenAuthority(dir *Dir, o AuthorityOptions) (*Authority, error) {
 
 func readAuthority(dir *Dir, o AuthorityOptions) (*Authority, error) {
 	path := dir.File(caFile)
-	f, err := openOwn(path, os.O_RDONLY)
+	data, err := readOwn(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening loopback CA: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, caMaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading loopback CA: %w", err)
 	}
 	cert, key, err := parseCA(data)
 	if err == nil {
@@ -108,21 +106,16 @@ func createAuthority(dir *Dir, o AuthorityOptions) (a *Authority, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeCA(dir, data); err != nil {
+	if err := writeOwn(dir, caFile, data); err != nil {
 		return nil, fmt.Errorf("writing loopback CA: %w", err)
 	}
 	return readAuthority(dir, o)
 }
 
 func newCA(now time.Time) ([]byte, error) {
-	// A CA made while the clock has not been set must not be over when it is.
-	from := now
-	if built := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); from.Before(built) {
-		from = built
-	}
 	cert, key, err := selfSigned("execproxy loopback CA", &x509.Certificate{
 		NotBefore:                   time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
-		NotAfter:                    from.Add(caLife),
+		NotAfter:                    notBeforeBuild(now).Add(caLife),
 		ExtKeyUsage:                 []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		PermittedDNSDomainsCritical: true, // the whole extension is
 		PermittedDNSDomains:         []string{"localhost"},
@@ -140,9 +133,28 @@ func newCA(now time.Time) ([]byte, error) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), nil
 }
 
-// writeCA is called under the lock, so the new file's name is free but for what a crash left.
-func writeCA(dir *Dir, data []byte) (err error) {
-	path := dir.File(caNew)
+// notBeforeBuild is now, or later where the clock has not been set: what is made then must not be over when it is.
+func notBeforeBuild(now time.Time) time.Time {
+	if built := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); now.Before(built) {
+		return built
+	}
+	return now
+}
+
+// readOwn reads a small file of our own that nobody else can open; one byte over caMaxSize tells that it is larger.
+func readOwn(path string) ([]byte, error) {
+	f, err := openOwn(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, caMaxSize+1))
+}
+
+// writeOwn makes a file appear whole. It is called under a lock, so the new file's name is free but for what a crash
+// left.
+func writeOwn(dir *Dir, name string, data []byte) (err error) {
+	path := dir.File(name + unfinished)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -155,7 +167,7 @@ func writeCA(dir *Dir, data []byte) (err error) {
 		err = f.Sync()
 	}
 	if err = both(err, f.Close()); err == nil {
-		err = os.Rename(path, dir.File(caFile))
+		err = os.Rename(path, dir.File(name))
 	}
 	if err != nil {
 		return both(err, os.Remove(path))
@@ -170,29 +182,20 @@ func parseCA(data []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	}
 	var cert *x509.Certificate
 	var key *ecdsa.PrivateKey
-	for rest := bytes.TrimSpace(data); len(rest) > 0; rest = bytes.TrimSpace(rest) {
-		if !bytes.HasPrefix(rest, []byte("-----BEGIN ")) {
-			return nil, nil, errors.New("holds something that is not PEM")
-		}
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			return nil, nil, errors.New("holds broken PEM")
-		}
+	blocks, err := pemBlocks(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, block := range blocks {
+		var err error
 		switch {
 		case block.Type == "CERTIFICATE" && cert == nil:
-			c, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return nil, nil, errors.New("holds a certificate that cannot be parsed")
+			if cert, err = parseCertificate(block); err != nil {
+				return nil, nil, err
 			}
-			cert = c
 		case block.Type == "PRIVATE KEY" && key == nil:
-			k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-			if err != nil {
-				return nil, nil, errors.New("holds a private key that cannot be parsed")
-			}
-			var ok bool
-			if key, ok = k.(*ecdsa.PrivateKey); !ok || key.Curve != elliptic.P256() {
-				return nil, nil, errors.New("holds a private key that is not ECDSA P-256")
+			if key, err = parseKey(block); err != nil {
+				return nil, nil, err
 			}
 		default:
 			return nil, nil, errors.New("holds more than one certificate and one private key")
@@ -205,6 +208,47 @@ func parseCA(data []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 		return nil, nil, errors.New("holds no private key")
 	}
 	return cert, key, nil
+}
+
+// pemBlocks takes a file that is PEM and nothing else.
+func pemBlocks(data []byte) (blocks []*pem.Block, err error) {
+	for rest := bytes.TrimSpace(data); len(rest) > 0; rest = bytes.TrimSpace(rest) {
+		if !bytes.HasPrefix(rest, []byte("-----BEGIN ")) {
+			return nil, errors.New("holds something that is not PEM")
+		}
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return nil, errors.New("holds broken PEM")
+		}
+		blocks = append(blocks, block)
+	}
+	return blocks, nil
+}
+
+func parseCertificate(b *pem.Block) (*x509.Certificate, error) {
+	if b.Type != "CERTIFICATE" {
+		return nil, errors.New("holds something else where a certificate should be")
+	}
+	c, err := x509.ParseCertificate(b.Bytes)
+	if err != nil {
+		return nil, errors.New("holds a certificate that cannot be parsed")
+	}
+	return c, nil
+}
+
+func parseKey(b *pem.Block) (*ecdsa.PrivateKey, error) {
+	if b.Type != "PRIVATE KEY" {
+		return nil, errors.New("holds something else where a private key should be")
+	}
+	k, err := x509.ParsePKCS8PrivateKey(b.Bytes)
+	if err != nil {
+		return nil, errors.New("holds a private key that cannot be parsed")
+	}
+	key, ok := k.(*ecdsa.PrivateKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return nil, errors.New("holds a private key that is not ECDSA P-256")
+	}
+	return key, nil
 }
 
 // checkCA holds a CA that somebody may have put there to what we would have made. An unconstrained one in

@@ -30,7 +30,7 @@ type ListenConfig struct {
 type Listener struct {
 	accepts *patient
 	path    string
-	inode   fs.FileInfo
+	inode   fs.FileInfo // nil: another process named it
 	log     *slog.Logger
 
 	refused atomic.Uint64
@@ -193,7 +193,7 @@ func (l *Listener) Path() string { return l.path }
 // Present reports whether the path still names this listener's socket. If it does not, nobody can connect any more.
 func (l *Listener) Present() bool {
 	now, err := os.Lstat(l.path)
-	return err == nil && os.SameFile(l.inode, now)
+	return err == nil && l.inode != nil && os.SameFile(l.inode, now)
 }
 
 // Close removes the socket's name, if it is still its own, and ends Accept. The caller still holds the lock. Closing

@@ -34,6 +34,7 @@ type home struct {
 	dir string
 	bin string // the program under test, by a name that tells its processes from other tests'
 	uid int    // of the programs run in it; -1: our own
+	gid int    // the same number, unless the test says otherwise
 	env map[string]string
 
 	started []*background
@@ -45,7 +46,7 @@ func newHome(t *testing.T) *home { return newHomeFor(t, -1) }
 
 func newHomeFor(t *testing.T, uid int) *home {
 	t.Helper()
-	h := &home{t: t, uid: uid, dir: filepath.Join(suite.dir, "h"+strconv.FormatInt(homes.Add(1), 10))}
+	h := &home{t: t, uid: uid, gid: uid, dir: filepath.Join(suite.dir, "h"+strconv.FormatInt(homes.Add(1), 10))}
 	for _, d := range []string{"", "home", "r", "state", "tmp"} {
 		must(t, os.Mkdir(h.path(d), 0o700))
 		if uid >= 0 {
@@ -79,7 +80,7 @@ func (h *home) file(name, content string) string {
 func (h *home) own(paths ...string) {
 	for _, p := range paths {
 		if h.uid >= 0 {
-			must(h.t, os.Chown(p, h.uid, h.uid))
+			must(h.t, os.Chown(p, h.uid, h.gid))
 		}
 	}
 }
@@ -182,7 +183,7 @@ func (h *home) command(args ...string) *exec.Cmd {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if h.uid >= 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.uid)}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.gid)}
 	}
 	return cmd
 }

@@ -51,6 +51,7 @@ func run(m *testing.M) (code int) {
 	} else {
 		fmt.Fprintf(os.Stderr, "integration: execproxy built, cluster ready after %.1f s\n", time.Since(begin).Seconds())
 		code = m.Run()
+		stopNode()
 		if err := leftovers(); err != nil {
 			fmt.Fprintf(os.Stderr, "integration: left behind: %v\n", err)
 			code = 1
@@ -88,6 +89,9 @@ func prepare() (err error) {
 	}
 	keys := filepath.Join(suite.dir, "cluster")
 	if err := os.Mkdir(keys, 0o755); err != nil {
+		return err
+	}
+	if suite.kubectl, err = public(suite.kubectl, suite.dir); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup

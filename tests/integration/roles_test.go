@@ -67,6 +67,12 @@ func play(role string) int {
 		err = playConnect(arg)
 	case roleProbe:
 		err = playProbe(arg)
+	case roleKnock:
+		err = playKnock(arg)
+	case roleSquat:
+		err = playSquat(arg)
+	case roleRace:
+		err = playRace(arg)
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -174,6 +180,14 @@ func playProbe(arg string) error {
 			answer[name] = "denied"
 		} else if err != nil && err != io.EOF {
 			return err
+		}
+	}
+	for way, err := range map[string]error{"process_vm_readv": readMemory(pid), "pidfd_getfd": stealDescriptor(pid)} {
+		answer[way] = "open"
+		if errors.Is(err, os.ErrPermission) {
+			answer[way] = "denied"
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", way, err)
 		}
 	}
 	runtime.LockOSThread() // a tracer is a thread

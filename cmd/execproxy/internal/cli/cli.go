@@ -82,6 +82,8 @@ type options struct {
 	all        bool
 	direct     bool
 
+	clusterInfo bool // kubeconfig: the client tells the plugin of its cluster
+
 	algorithm  string        // of a key to be made
 	user       string        // of a certificate to be asked for
 	groups     []string      // the same

@@ -25,7 +25,8 @@ the idle timeout. A bare ` + "`execproxy`" + ` does the same when KUBERNETES_EXE
 		{
 			name: "serve", short: "the proxy in the foreground, until SIGTERM: sidecar, systemd, container",
 			long: `Serves until SIGTERM or SIGINT, then gives requests --drain-timeout to end; a
-second signal ends at once. Without --listen it serves a Unix socket in the
+second signal ends at once. SIGHUP reads the configuration anew. Under systemd it
+takes over passed sockets, says when it is ready, and answers the watchdog. Without --listen it serves a Unix socket in the
 runtime directory. The cluster and the identity may come from flags or from a
 kubeconfig's context.`,
 			groups: []config.Group{config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner, config.GroupCluster, config.GroupListen, config.GroupServe, config.GroupLock, config.GroupLife, config.GroupPolicy, config.GroupLog, config.GroupFile},
@@ -51,6 +52,7 @@ certificate and key files or exec plugin.`,
 				kubeconfigFlags(s, o)
 				s.BoolVar(&o.direct, "direct", false, directUsage)
 				s.StringVar(&o.executable, "command", "", "what the kubeconfig calls; without it execproxy, as found in PATH or where this one lies")
+				s.BoolVar(&o.clusterInfo, "provide-cluster-info", true, "the client tells the plugin of its cluster (default true); =false puts all into the plugin's arguments, for clients that do not (JavaScript, Java, old Python)")
 			},
 			run: runKubeconfig,
 		},
@@ -58,6 +60,16 @@ certificate and key files or exec plugin.`,
 			name: "status", short: "this user's running proxies: cluster, identity, clients, certificate expiry",
 			long:  "Asks every running proxy of this user.",
 			flags: outputFlag, run: runStatus,
+		},
+		{
+			name: "reload", args: "ID… | --all", short: "have running proxies read their configuration anew",
+			long: `As SIGHUP does, and says what is wrong with it: a proxy takes over all of a new
+configuration or keeps the old one. Listeners, the log's place and the API server
+need a restart. A changed file of --config is taken over by itself.`,
+			flags: func(s *pflag.FlagSet, o *options) {
+				s.BoolVar(&o.all, "all", false, "every running proxy of this user")
+			},
+			run: runReload,
 		},
 		{
 			name: "stop", args: "ID… | --all", short: "end running proxies",

@@ -107,6 +107,7 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 		// unless something stronger says otherwise.
 		if c.Server == "" && cluster != nil {
 			fromClient(c, cluster)
+			c.Server = withoutPath(c.Server)
 		}
 		return ask, nil
 	}
@@ -121,9 +122,9 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	case ask.Loopback != "":
 		return ask, nil
 	case cluster == nil && !told:
-		return ask, fmt.Errorf("%s is not set: a Kubernetes client runs this, from the kubeconfig that `execproxy kubeconfig` prints; by hand, try `execproxy demo` or `execproxy run -- kubectl get pods`", clientauthentication.InfoVariable)
+		return ask, fmt.Errorf("%s is not set: a Kubernetes client runs this, from the kubeconfig that `execproxy kubeconfig` prints (with --provide-cluster-info=false for a client that sets none); by hand, try `execproxy demo` or `execproxy run -- kubectl get pods`", clientauthentication.InfoVariable)
 	case cluster == nil:
-		return ask, fmt.Errorf("%s names no cluster; set provideClusterInfo: true in the kubeconfig's exec section, or say --server and --listen", clientauthentication.InfoVariable)
+		return ask, fmt.Errorf("%s names no cluster; set provideClusterInfo: true in the kubeconfig's exec section, or, for a client that does not heed it, print one with `execproxy kubeconfig --provide-cluster-info=false`", clientauthentication.InfoVariable)
 	}
 	u, err := url.Parse(cluster.Server)
 	if err != nil {
@@ -139,6 +140,17 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 	}
 	ask.Loopback, ask.Authority = addr, cluster.CertificateAuthorityData
 	return ask, nil
+}
+
+// withoutPath is a server's URL without its path, which is in the URLs of a client that
+// keeps its own and would go upstream twice.
+func withoutPath(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return server // and is refused as it is
+	}
+	u.Path, u.RawPath = "", ""
+	return u.String()
 }
 
 // fromClient takes the cluster from what the client says of its own.

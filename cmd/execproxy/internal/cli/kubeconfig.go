@@ -90,6 +90,10 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: true, InstallHint: installHint,
 	}}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
+	if !o.clusterInfo {
+		c.Listen = []string{"https://" + addr}
+		tellByArguments(out, s, c)
+	}
 	data, err := clientcmd.Write(*out)
 	if err != nil {
 		return err
@@ -167,11 +171,17 @@ func listenAddress(c *config.Config, p daemon.Places) (string, error) {
 			ours[l] = true
 		}
 	}
-	sum := sha256.Sum256([]byte(strconv.Itoa(os.Getuid()) + " " + daemon.ID(c, nil, "")))
+	return steadyAddress(daemon.ID(c, nil, ""), func(addr string) bool { return ours["https://"+addr] })
+}
+
+// steadyAddress is the same one for the same words of the same user, as long as
+// nobody else has it.
+func steadyAddress(words string, ours func(addr string) bool) (string, error) {
+	sum := sha256.Sum256([]byte(strconv.Itoa(os.Getuid()) + " " + words))
 	start := binary.BigEndian.Uint64(sum[:8]) % ports
 	for i := range uint64(ports) {
 		addr := net.JoinHostPort("127.0.0.1", strconv.FormatUint(firstPort+(start+i)%ports, 10))
-		if ours["https://"+addr] || vacant(addr) {
+		if ours(addr) || vacant(addr) {
 			return addr, nil
 		}
 	}

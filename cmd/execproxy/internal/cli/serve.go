@@ -32,13 +32,6 @@ func runServe(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	_, loopback, err := c.Listeners()
-	if err != nil {
-		return err
-	}
-	if c.KubeconfigOut != "" && len(loopback) == 0 {
-		c.Listen = append(c.Listen, "https://127.0.0.1:0")
-	}
 	ready := func(d *daemon.Daemon) error {
 		if c.KubeconfigOut == "" {
 			return nil
@@ -50,7 +43,9 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		if dir := filepath.Dir(c.KubeconfigOut); openToOthers(dir) {
 			d.Warn(fmt.Sprintf("%s is writable by others, who can put a kubeconfig of theirs in the place of %s; chmod go-w it, or name another with --kubeconfig-out", dir, filepath.Base(c.KubeconfigOut)))
 		}
-		d.Cleanup(out.remove) // its pair opens nothing any more
+		if !d.Activated() { // a client that reads it later starts the next proxy
+			d.Cleanup(out.remove) // nobody answers there any more, until the next start
+		}
 		d.Go(func() {
 			tick := time.NewTicker(time.Hour)
 			defer tick.Stop()
@@ -70,11 +65,25 @@ func runServe(ctx context.Context, w *world, o *options) error {
 		})
 		return nil
 	}
-	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, ready)
+	reload := func() (*config.Config, error) {
+		s, err := o.loadSource(w)
+		if err != nil {
+			return nil, err
+		}
+		return s.config, nil
+	}
+	h := daemon.Hooks{Ready: ready, Reload: reload}
+	if c.KubeconfigOut != "" {
+		// A client that has read the file must find the next proxy where it found this one.
+		h.Loopback = func() (string, error) {
+			return steadyAddress(daemon.SessionID(c, w.environ), func(string) bool { return false })
+		}
+	}
+	return daemon.Serve(ctx, c, p, w.environ, w.version, w.stderr, h)
 }
 
-// A kubeconfigFile follows the session's pair, which does not live as long as a
-// sidecar may. A file that somebody else has put in its place, the next proxy for
+// A kubeconfigFile follows the session's pair, which may not live as long as a
+// sidecar. A file that somebody else has put in its place, the next proxy for
 // one, is left alone.
 type kubeconfigFile struct {
 	path  string
@@ -88,6 +97,10 @@ func (k *kubeconfigFile) first() (err error) {
 }
 
 func (k *kubeconfigFile) ours() bool {
+	// Where others may write, a FIFO could stand there, which is never read to its end.
+	if fi, err := os.Lstat(k.path); err != nil || !fi.Mode().IsRegular() || fi.Size() != int64(len(k.data)) {
+		return false
+	}
 	now, err := os.ReadFile(k.path)
 	return err == nil && bytes.Equal(now, k.data)
 }

@@ -117,11 +117,17 @@ func describe(k *api.Cluster, u *api.AuthInfo, user string, identitySaid bool) (
 			return nil, pemPair{}, fmt.Errorf("its exec extension is not an object: %w", err)
 		}
 		if identitySaid {
-			for _, f := range config.InGroups(config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner) {
-				delete(doc, f.JSON())
-			}
+			withoutIdentity(doc)
 		} else if what := identityOfExec(u); what != "" {
-			return nil, pemPair{}, fmt.Errorf("user %q gives its plugin %s, without which this would be somebody else; say who you are here too, with --auth and its flags", user, what)
+			return nil, pemPair{}, otherwiseSaid(user, what)
+		}
+		return doc, pemPair{}, nil
+	}
+	if doc, ok := toldByArguments(u); ok {
+		if identitySaid {
+			withoutIdentity(doc)
+		} else if what := identityOfExec(&api.AuthInfo{Exec: &api.ExecConfig{Env: u.Exec.Env}}); what != "" {
+			return nil, pemPair{}, otherwiseSaid(user, what)
 		}
 		return doc, pemPair{}, nil
 	}
@@ -144,6 +150,36 @@ func describe(k *api.Cluster, u *api.AuthInfo, user string, identitySaid bool) (
 	_, foreign := k.Extensions[execExtension]
 	pair, err := describeUser(doc, u, user, foreign)
 	return doc, pair, err
+}
+
+// tellByArguments puts what the extension says into the plugin's arguments, for
+// clients that hand their plugin nothing of the cluster.
+func tellByArguments(k *api.Config, s *source, c *config.Config) {
+	k.Clusters[s.cluster].Extensions = nil
+	plugin := k.AuthInfos[s.user].Exec
+	plugin.ProvideClusterInfo = false
+	plugin.Args = append(plugin.Args, c.Arguments()...)
+}
+
+// toldByArguments reads a kubeconfig of ours that says all in its plugin's arguments.
+// Its port is that of the plugin's proxy.
+func toldByArguments(u *api.AuthInfo) (map[string]any, bool) {
+	if u == nil || u.Exec == nil || len(u.Exec.Args) == 0 || u.Exec.Args[0] != "exec" {
+		return nil, false
+	}
+	doc, ok := config.FromArguments(u.Exec.Args[1:])
+	delete(doc, "listen")
+	return doc, ok
+}
+
+func otherwiseSaid(user, what string) error {
+	return fmt.Errorf("user %q gives its plugin %s, without which this would be somebody else; say who you are here too, with --auth and its flags", user, what)
+}
+
+func withoutIdentity(doc map[string]any) {
+	for _, f := range config.InGroups(config.GroupIdentity, config.GroupKey, config.GroupRenew, config.GroupSigner) {
+		delete(doc, f.JSON())
+	}
 }
 
 // isOurs tells our extension from another plugin's.

@@ -28,7 +28,10 @@ func runStatus(ctx context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	list := daemon.Running(ctx, p)
+	list, err := running(ctx, p)
+	if err != nil {
+		return err
+	}
 	if o.output == "json" {
 		return printJSON(w, struct {
 			Proxies []daemon.Status `json:"proxies"`
@@ -48,11 +51,24 @@ func runStatus(ctx context.Context, w *world, o *options) error {
 		return err
 	}
 	for _, s := range list {
+		if s.Reload != nil && s.Reload.Error != "" {
+			s.Warnings = append(s.Warnings, "the configuration of now is not used: "+s.Reload.Error)
+		}
 		for _, warning := range append(s.Warnings, renewalTrouble(s.Renewal)...) {
 			fmt.Fprintf(w.stderr, "warning: %s: %s\n", s.ID, warning)
 		}
 	}
 	return nil
+}
+
+// running is this user's proxies. Where there are none, the directory may be
+// another user's, and then that is no answer.
+func running(ctx context.Context, p daemon.Places) ([]daemon.Status, error) {
+	list := daemon.Running(ctx, p)
+	if len(list) == 0 {
+		return nil, p.Check()
+	}
+	return list, nil
 }
 
 // renewalTrouble is what somebody has to do about a renewal, or ought to know.
@@ -107,34 +123,57 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
+// runReload has proxies read their configuration anew.
+func runReload(ctx context.Context, w *world, o *options) error {
+	return o.each(ctx, w, "reload", func(p daemon.Places, s daemon.Status) error {
+		if err := daemon.Reconfigure(ctx, p, s); err != nil {
+			return err
+		}
+		fmt.Fprintf(w.stdout, "proxy %s reloaded\n", s.ID)
+		return nil
+	})
+}
+
 // runStop ends proxies and waits until they are gone.
 func runStop(ctx context.Context, w *world, o *options) error {
+	return o.each(ctx, w, "stop", func(p daemon.Places, s daemon.Status) error {
+		if err := daemon.Stop(ctx, p, s); err != nil {
+			return err
+		}
+		fmt.Fprintf(w.stdout, "proxy %s stopped\n", s.ID)
+		return nil
+	})
+}
+
+// each does something with the running proxies that the operands or --all name.
+func (o *options) each(ctx context.Context, w *world, what string, do func(daemon.Places, daemon.Status) error) error {
 	if o.all == (len(o.operands) > 0) {
-		return usagef("stop needs the IDs of proxies, or --all; `execproxy status` lists them")
+		return usagef("%s needs the IDs of proxies, or --all; `execproxy status` lists them", what)
 	}
 	p, err := w.places()
 	if err != nil {
 		return err
 	}
-	list := daemon.Running(ctx, p)
-	var stop []daemon.Status
+	list, err := running(ctx, p)
+	if err != nil {
+		return err
+	}
+	var chosen []daemon.Status
 	if o.all {
-		stop = list
+		chosen = list
 	}
 	for _, id := range o.operands {
 		i := slices.IndexFunc(list, func(s daemon.Status) bool { return s.ID == id })
 		if i < 0 {
 			return fmt.Errorf("no proxy %q is running; `execproxy status` lists them", id)
 		}
-		stop = append(stop, list[i])
+		chosen = append(chosen, list[i])
 	}
 	var errs []error
-	for _, s := range stop {
-		if err := daemon.Stop(ctx, p, s); err != nil {
+	for _, s := range chosen {
+		if err := do(p, s); err != nil {
 			errs = append(errs, err)
-			continue
 		}
-		fmt.Fprintf(w.stdout, "proxy %s stopped\n", s.ID)
 	}
 	return errors.Join(errs...)
 }

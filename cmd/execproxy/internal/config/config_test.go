@@ -2,9 +2,11 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,6 +209,40 @@ func TestExtensionRoundTrip(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
+	got, err = Load(Sources{Flags: func(c *Config) error {
+		for _, arg := range want.Arguments() {
+			name, value, ok := strings.Cut(arg, "=")
+			i := slices.IndexFunc(Fields, func(f *Field) bool { return "--"+f.Flag == name })
+			if i < 0 || ok == Fields[i].Switch() {
+				return fmt.Errorf("argument %q", arg)
+			}
+			if !ok {
+				value = "true"
+			}
+			if err := Fields[i].Set(c, value, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("by flags: got  %+v\nwant %+v", got, want)
+	}
+	doc, ok := FromArguments(want.Arguments())
+	if data, err = json.Marshal(doc); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if got, err = Load(Sources{Extension: data}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("from arguments: %v, got  %+v\nwant %+v", err, got, want)
+	}
+	for _, args := range [][]string{nil, {"--auth=mtls"}, {"--server"}, {"--server=https://a", "x"}, {"--server=https://a", "--unsigned-payload=true"}, {"--server=https://a", "--no-such=1"}} {
+		if doc, ok := FromArguments(args); ok {
+			t.Errorf("%q: %v", args, doc)
+		}
+	}
 }
 
 func TestFieldNames(t *testing.T) {
@@ -324,4 +360,35 @@ func TestLoopbackSpelling(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %s", s, l, err, want)
 		}
 	}
+}
+
+func FuzzFromArguments(f *testing.F) {
+	f.Add("--server=https://prod\n--auth=mtls\n--key=/k\n--sign-target\n--header=A=@/a\n--header=B=@/b")
+	f.Add("--server=https://prod\n--certificate-authority-data=AAAA\n--listen=https://127.0.0.1:1\n--config=/c")
+	f.Fuzz(func(t *testing.T, args string) {
+		doc, ok := FromArguments(strings.Split(args, "\n"))
+		if !ok {
+			return
+		}
+		delete(doc, "config") // a file
+		data, err := json.Marshal(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load(Sources{Extension: data})
+		if err != nil {
+			return
+		}
+		// What it says is what it was told.
+		again, ok := FromArguments(c.Arguments())
+		if !ok {
+			t.Fatalf("%q: %q", args, c.Arguments())
+		}
+		if data, err = json.Marshal(again); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := Load(Sources{Extension: data}); err != nil || !slices.Equal(c.Arguments(), d.Arguments()) {
+			t.Fatalf("%q: %q\n%+v, %v", args, c.Arguments(), d, err)
+		}
+	})
 }

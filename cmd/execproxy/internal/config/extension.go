@@ -1,6 +1,11 @@
 package config
 
-import "time"
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Extension is the configuration in the words of the kubeconfig's exec
 // extension; Load reads it back to the same.
@@ -81,4 +86,65 @@ func (c *Config) Extension() map[string]any {
 	text(doc, "logFile", c.LogFile)
 	text(doc, "logFormat", c.LogFormat)
 	return doc
+}
+
+// Arguments is the configuration in flags of the plugin, for clients that hand it
+// nothing of the kubeconfig; Load reads them back to the same. They hold no space
+// that a value does not have: there are clients that join and split them.
+func (c *Config) Arguments() []string {
+	doc := c.Extension()
+	up, _ := doc["upstream"].(map[string]any)
+	var args []string
+	for _, f := range Fields {
+		v, ok := doc[f.JSON()]
+		if f.upstream {
+			v, ok = up[f.Flag]
+		}
+		if !ok {
+			continue
+		}
+		flag := "--" + f.Flag
+		switch v := v.(type) {
+		case bool: // a false one is not in an extension
+			args = append(args, flag)
+		case []byte:
+			args = append(args, flag+"="+base64.StdEncoding.EncodeToString(v))
+		case []string:
+			for _, s := range v {
+				args = append(args, flag+"="+s)
+			}
+		case string:
+			args = append(args, flag+"="+v)
+		}
+	}
+	return args
+}
+
+// FromArguments is what [Config.Arguments] made of an extension. Arguments that
+// somebody wrote in other ways, or that name no cluster, are not ok.
+func FromArguments(args []string) (doc map[string]any, ok bool) {
+	up := map[string]any{}
+	doc = map[string]any{"upstream": up}
+	for _, arg := range args {
+		flag, value, said := strings.Cut(arg, "=")
+		i := slices.IndexFunc(Fields, func(f *Field) bool { return "--"+f.Flag == flag })
+		if i < 0 || said == Fields[i].Switch() {
+			return nil, false
+		}
+		f, to, name := Fields[i], doc, Fields[i].JSON()
+		if f.upstream {
+			to, name = up, f.Flag
+		}
+		switch {
+		case f.Switch():
+			to[name] = true
+		case f.List:
+			l, _ := to[name].([]string)
+			to[name] = append(l, value)
+		default:
+			to[name] = value
+		}
+	}
+	server, _ := up["server"].(string)
+	return doc, server != ""
 }

@@ -19,8 +19,8 @@ const (
 
 // watchAuthority follows the authority's file and returns what ends it. Until
 // the file is whole and differs, nothing changes.
-func (d *Daemon) watchAuthority() (stop func()) {
-	path := d.config.CertificateAuthority
+func (f *front) watchAuthority() (stop func()) {
+	path := f.config.CertificateAuthority
 	last, _ := os.ReadFile(path) // it was read without error just now
 	notify, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -32,7 +32,7 @@ func (d *Daemon) watchAuthority() (stop func()) {
 		errs   <-chan error
 	)
 	if err != nil {
-		d.log.Warn("a changed certificate authority is noticed late", "file", path, "error", err)
+		f.d.log.Warn("a changed certificate authority is noticed late", "file", path, "error", err)
 	}
 	if notify != nil {
 		events, errs = notify.Events, notify.Errors
@@ -43,8 +43,8 @@ func (d *Daemon) watchAuthority() (stop func()) {
 			return // a file that is being exchanged is looked at again
 		}
 		last = now
-		d.log.Info("certificate authority changed", "file", path)
-		_ = d.rotate() // it has logged why
+		f.d.log.Info("certificate authority changed", "file", path)
+		_ = f.rotate() // it has logged why
 	}
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

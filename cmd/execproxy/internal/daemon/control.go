@@ -24,7 +24,8 @@ const (
 	pathDocument = "/v1/document"
 	pathStatus   = "/v1/status"
 	pathStop     = "/v1/stop"
-	pathReload   = "/v1/reload"
+	pathReload   = "/v1/reload" // the key alone
+	pathAnew     = "/v1/configuration"
 )
 
 // maxAsk holds whatever a client can say: an authority's PEM, which came in
@@ -77,6 +78,7 @@ type Status struct {
 
 	Key      *KeyStatus     `json:"key,omitempty"`
 	Renewal  *RenewalStatus `json:"renewal,omitempty"`
+	Reload   *ReloadStatus  `json:"reload,omitempty"`
 	Warnings []string       `json:"warnings,omitempty"`
 }
 
@@ -142,8 +144,15 @@ func (d *Daemon) controlHandler() http.Handler {
 		reply(w, http.StatusOK, d.status())
 	})
 	mux.HandleFunc("POST "+pathReload, func(w http.ResponseWriter, _ *http.Request) {
-		if d.id.current() != nil && d.config.Key != "" {
-			d.id.reload(d.work, d.rotate)
+		d.front.Load().lookAtKey()
+		reply(w, http.StatusOK, struct{}{})
+	})
+	mux.HandleFunc("POST "+pathAnew, func(w http.ResponseWriter, _ *http.Request) {
+		// A connection to the API server may be made meanwhile.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * reloadTimeout))
+		if err := d.Reload("asked to"); err != nil {
+			reply(w, http.StatusConflict, &refusal{Message: oneLine(err.Error())})
+			return
 		}
 		reply(w, http.StatusOK, struct{}{})
 	})

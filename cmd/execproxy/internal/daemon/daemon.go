@@ -5,7 +5,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"io"
 	"log"
@@ -13,14 +12,14 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
-	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
-	"github.com/execproxy/execproxy/proxy"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/keyhome"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/systemd"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/proxy/socket"
-	"github.com/execproxy/execproxy/transport"
 )
 
 // Options are what a proxy is told by how it was started.
@@ -39,14 +38,24 @@ type Options struct {
 
 	Sockets  []string // API sockets
 	Loopback []string // host:port; port 0 is any
-	Fixed    bool     // no other loopback listener is opened when a plugin asks
-	Patient  bool     // an API server that does not answer yet does not keep it from starting
+	// AnyLoopback is what to serve where there is no other loopback listener, nil: nothing.
+	AnyLoopback func() (string, error)
+	Fixed       bool // no other loopback listener is opened when a plugin asks
+	Patient     bool // an API server that does not answer yet does not keep it from starting
 
 	Version   string
 	LogWriter io.Writer
 	Ready     func(*Daemon) error // called once everything accepts
 	Hurry     <-chan struct{}     // closed: stop draining
 	NoDrain   bool                // the end of the context cuts
+
+	// Manager is the service manager that started the process, nil without one. What
+	// it passed is served.
+	Manager *systemd.Manager
+	// Reload reads the configuration anew, nil where there is nothing to read. Hangup
+	// asks for it; so does a change of the configuration's file.
+	Reload func() (*config.Config, error)
+	Hangup <-chan os.Signal
 }
 
 // A StartError kept a proxy from becoming ready. Its text is its cause's.
@@ -58,20 +67,25 @@ func (e *StartError) Unwrap() error { return e.Err }
 // A Daemon is one running proxy.
 type Daemon struct {
 	opt     Options
-	config  *config.Config
+	config  *config.Config // of the start: what a reload cannot change is read from it
 	log     *slog.Logger
+	level   *slog.LevelVar
 	started time.Time
 
-	id       *identity
-	upstream *transport.Transport
-	proxy    *proxy.Proxy
-	renewer  *enroll.Renewer // nil where nothing is renewed
-	life     *life
-	session  *session
-	rotating sync.Mutex
-	roots    *x509.CertPool // the last good ones; guarded by rotating once it runs
-	handed   handed         // of a daemon without a proxy
-	names    []string       // what the Unix socket's certificate is for
+	front   atomic.Pointer[front]
+	homes   keyhome.Options
+	life    *life
+	session *session
+	handed  handed   // of a daemon without a proxy
+	names   []string // what the Unix socket's certificate is for
+	checkup *checkup // asks our own listeners
+	leaving atomic.Bool
+
+	hasSuccessor bool // whoever comes next serves the same sockets
+
+	reloading sync.Mutex
+	said      atomic.Pointer[config.Config] // the last one that was taken over
+	reloaded  atomic.Pointer[ReloadStatus]
 
 	background sync.WaitGroup  // what Go started
 	work       context.Context // ends with the proxy, before it waits for anything
@@ -91,7 +105,9 @@ type Daemon struct {
 // error before Ready was called is a *StartError.
 func Run(ctx context.Context, c *config.Config, o Options) error {
 	d := &Daemon{opt: o, config: c, started: time.Now(), ending: make(chan cause, 1), ready: make(chan struct{})}
-	d.log = newLogger(o.LogWriter, c)
+	d.level = &slog.LevelVar{}
+	d.log = newLogger(o.LogWriter, c, d.level)
+	d.said.Store(c)
 	// golang.org/x/net/http2 knows no other place for what a peer did wrong.
 	log.SetFlags(0)
 	log.SetOutput(slog.NewLogLogger(d.log.Handler(), slog.LevelDebug).Writer())
@@ -111,6 +127,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		why = causeSignal
 	}
 	d.log.Info("ending", "cause", string(why))
+	d.tell("STOPPING=1", "STATUS=ending: "+string(why))
 	d.shut(why)
 	d.log.Info("ended", "cause", string(why))
 	if why == causeFailed {
@@ -134,23 +151,36 @@ func (d *Daemon) start(ctx context.Context) error {
 		return err
 	}
 	homes.PIN, homes.Ask, homes.Detached = d.opt.PIN, d.opt.Terminal, !d.opt.Terminal
-	if d.id, err = newIdentity(ctx, d.config, homes, d.opt.Credential, d.log); err != nil {
-		return err
-	}
-	d.Warn(d.id.warnings...)
+	d.homes = homes
 	if d.opt.Life == lifeDirect {
 		return d.startDirect(ctx)
 	}
-	if d.session, err = newSession(d.opt.Places); err != nil {
+	if d.session, err = d.openSession(); err != nil {
 		return err
 	}
-	if err := d.connect(ctx); err != nil {
+	d.names = serverNames(d.config)
+	if err := d.session.own.CheckNames(d.names); err != nil {
+		return &config.FieldError{Field: "server, tls-server-name", Err: err}
+	}
+	if d.checkup, err = newCheckup(); err != nil {
 		return err
 	}
-	if err := d.renew(); err != nil { // before anybody asks for the status
+	f, err := d.open(ctx, d.config, homes)
+	if err != nil {
+		return err
+	}
+	d.front.Store(f)
+	d.Warn(f.id.warnings...)
+	if err := f.begin(); err != nil { // before anybody asks for the status
+		return err
+	}
+	if err := d.inherit(ctx); err != nil {
 		return err
 	}
 	for _, path := range d.opt.Sockets {
+		if d.listens(path) {
+			continue // it was passed
+		}
 		if err := d.listenUnix(ctx, path); err != nil {
 			return err
 		}
@@ -160,6 +190,13 @@ func (d *Daemon) start(ctx context.Context) error {
 		if err := d.listenControl(ctx, d.opt.Places.Socket(d.opt.ID)); err != nil {
 			return err
 		}
+	}
+	if d.opt.AnyLoopback != nil && d.Loopback() == "" && len(d.opt.Loopback) == 0 {
+		addr, err := d.opt.AnyLoopback()
+		if err != nil {
+			return err
+		}
+		d.opt.Loopback = []string{addr}
 	}
 	for _, addr := range d.opt.Loopback {
 		if _, err := d.listenLoopback(addr); err != nil {
@@ -171,15 +208,16 @@ func (d *Daemon) start(ctx context.Context) error {
 			return err
 		}
 	}
-	d.Go(func() { d.id.watch(d.work, d.rotate) })
 	d.life.begin()
 	if d.opt.Ready != nil {
 		if err := d.opt.Ready(d); err != nil {
 			return err
 		}
 	}
-	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", d.id.name(), "listen", d.urls())
+	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", f.id.name(), "listen", d.urls())
 	close(d.ready)
+	d.supervised()
+	d.followConfiguration()
 	return nil
 }
 
@@ -222,16 +260,13 @@ func (d *Daemon) shut(why cause) {
 	for _, l := range listeners {
 		_ = l.server.Close()
 	}
-	if d.proxy != nil {
-		d.proxy.Close()
+	if f := d.front.Load(); f != nil && f.proxy != nil {
+		f.proxy.Close()
 	}
 	d.cancel()
 	d.background.Wait()
-	if d.upstream != nil {
-		_ = d.upstream.Close()
-	}
-	if d.id != nil {
-		d.id.close()
+	if f := d.front.Load(); f != nil {
+		f.close()
 	}
 	d.mu.Lock()
 	cleanups, locks := d.cleanups, d.locks
@@ -247,7 +282,9 @@ func (d *Daemon) shut(why cause) {
 // drain lets requests end until the deadline. Watches and followed logs have no
 // end of their own and are not waited for; upgraded connections get the time.
 func (d *Daemon) drain(listeners []*listener) {
-	ctx, cancel := context.WithTimeout(context.Background(), d.config.DrainTimeout)
+	timeout := d.said.Load().DrainTimeout
+	d.tell(extend(timeout))
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	stop := make(chan struct{})
 	defer close(stop)
@@ -258,27 +295,36 @@ func (d *Daemon) drain(listeners []*listener) {
 		case <-stop:
 		}
 	}()
+	d.sendAway(ctx, timeout)
 	var all sync.WaitGroup
 	for _, l := range listeners {
 		all.Go(func() { _ = l.server.Shutdown(ctx) })
 	}
-	if d.proxy != nil {
-		d.proxy.EndWatches()
+	if px := d.front.Load().proxy; px != nil {
+		px.EndWatches()
 	}
 	all.Wait()
+	d.until(ctx, timeout, func() bool { return d.upgrades() == 0 }) // http.Server knows nothing of them
 }
 
 // newLogger logs as the configuration says. What cannot be written is lost: a
 // full disk must not stop a proxy.
-func newLogger(w io.Writer, c *config.Config) *slog.Logger {
+func newLogger(w io.Writer, c *config.Config, level *slog.LevelVar) *slog.Logger {
 	if w == nil {
 		w = os.Stderr
 	}
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.LogLevel)) // checked by config; empty is info
+	setLevel(level, c)
 	o := &slog.HandlerOptions{Level: level}
 	if c.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+func setLevel(v *slog.LevelVar, c *config.Config) {
+	var level slog.Level
+	if c.LogLevel != "" {
+		_ = level.UnmarshalText([]byte(c.LogLevel)) // checked by config
+	}
+	v.Set(level)
 }

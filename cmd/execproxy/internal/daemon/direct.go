@@ -171,24 +171,29 @@ func (h *handed) note(client int, k *token.Credential, at time.Time) {
 // startDirect is the start of a daemon that keeps a credential and has no proxy. It is
 // the only one that hands out what the API server accepts, and it was asked to.
 func (d *Daemon) startDirect(ctx context.Context) error {
+	f, err := d.open(ctx, d.config, d.homes)
+	if err != nil {
+		return err
+	}
+	d.front.Store(f)
 	if err := d.listenControl(ctx, d.opt.Places.Socket(d.opt.ID)); err != nil {
 		return err
 	}
-	d.Go(func() { d.id.watch(d.work, func() error { return nil }) })
+	d.Go(func() { f.id.watch(f.work, func() error { return nil }) })
 	d.life.begin()
 	if d.opt.Ready != nil {
 		if err := d.opt.Ready(d); err != nil {
 			return err
 		}
 	}
-	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "auth", d.config.Auth, "identity", d.id.name())
+	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "auth", d.config.Auth, "identity", f.id.name())
 	close(d.ready)
 	return nil
 }
 
 // fresh sees to it that an identity that is handed out is at hand.
 func (d *Daemon) fresh(ctx context.Context, ask Ask) error {
-	b := d.id.bearer
+	b := d.front.Load().id.bearer
 	if b == nil {
 		return nil
 	}
@@ -214,7 +219,7 @@ func (d *Daemon) credential(ctx context.Context, ask Ask) (*clientauthentication
 	if !d.life.touch() {
 		return nil, errEnding
 	}
-	b := d.id.bearer
+	b := d.front.Load().id.bearer
 	if at, ok := d.handed.again(ask.Client); ok && ask.Credential == nil {
 		b.refused(at)
 	}

@@ -84,7 +84,7 @@ func TestAskedAgain(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); !r.d.id.bearer.cache.Stale(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !r.d.front.Load().id.bearer.cache.Stale(); time.Sleep(10 * time.Millisecond) {
 		if ask(2); time.Now().After(end) {
 			t.Fatal("no refusal led to another attempt")
 		}

@@ -88,6 +88,27 @@ func TestLogFollowsNoLink(t *testing.T) {
 	}
 }
 
+// Nor must one that is another name of a file of ours.
+func TestLogIsNoHardLink(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "log"), filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := openLog(victim); err != nil {
+		t.Errorf("a file of one name: %v", err)
+	} else {
+		f.Close()
+	}
+	if err := os.Link(victim, path); err != nil || noFollow == 0 {
+		t.Skip(err)
+	}
+	if f, err := openLog(path); err == nil {
+		f.Close()
+		t.Error("it logs into a file that has another name")
+	}
+}
+
 // The port of a kubeconfig is taken by the proxy of another identity: say which.
 func TestPortOfAnotherIdentity(t *testing.T) {
 	_, c, p := playground(t)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,8 @@ type listener struct {
 	url    string // unix:///path or https://host:port; empty for control
 	addr   string // path or host:port
 	server *http.Server
+
+	inherited net.Listener // that a service manager holds too; nil otherwise
 }
 
 // serve runs a server on a listener until the end of the proxy.
@@ -31,7 +34,7 @@ func (d *Daemon) serve(l *listener, ln net.Listener) {
 		} else {
 			err = l.server.Serve(ln)
 		}
-		if !errors.Is(err, http.ErrServerClosed) {
+		if !errors.Is(err, http.ErrServerClosed) && !(d.leaving.Load() && errors.Is(err, net.ErrClosed)) {
 			d.log.Error("listener failed", "address", l.addr, "error", err)
 			d.end(causeFailed)
 		}
@@ -42,22 +45,48 @@ func (d *Daemon) listenUnix(ctx context.Context, path string) error {
 	if err := d.hold(ctx, path); err != nil {
 		return err
 	}
-	ln, err := socket.Listen(path)
+	ln, err := socket.ListenConfig{Logger: d.log}.Listen(path)
 	if err != nil {
 		return err
 	}
-	srv := proxy.NewServer(d.proxy.Unix(), d.log)
+	d.serveUnix(path, ln)
+	return d.serveControl(path)
+}
+
+func (d *Daemon) serveUnix(path string, ln net.Listener) *listener {
+	srv := proxy.NewServer(d.handler((*front).onUnix), d.log)
 	srv.TLSConfig = d.session.unixConfig(d.names)
 	l := &listener{url: "unix://" + path, addr: path, server: srv}
 	d.add(l)
 	d.serve(l, d.life.count(ln))
-	return d.serveControl(path)
+	return l
 }
+
+// handler has the front of the moment answer.
+func (d *Daemon) handler(side func(*front) http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.checkup.asks(r) {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		if d.leaving.Load() {
+			// The last answer on this connection (RFC 9112, section 9.6; net/http makes a GOAWAY of
+			// it): the next request finds who comes after us.
+			w.Header().Set("Connection", "close")
+		}
+		f := d.enter()
+		defer f.leave()
+		side(f).ServeHTTP(w, r)
+	})
+}
+
+func (f *front) onUnix() http.Handler     { return f.unix }
+func (f *front) onLoopback() http.Handler { return f.loopback }
 
 // hold takes the lock under which a socket is made and unlinked. A proxy of the
 // same place that is ending has it until it is gone.
 func (d *Daemon) hold(ctx context.Context, path string) error {
-	if _, err := socket.OpenDir(filepath.Dir(path)); err != nil {
+	if _, err := d.opt.Places.open(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := socket.CheckPath(controlPath(path)); err != nil {
@@ -87,7 +116,7 @@ func (d *Daemon) listenControl(ctx context.Context, path string) error {
 }
 
 func (d *Daemon) serveControl(apiSocket string) error {
-	ln, err := socket.Listen(controlPath(apiSocket))
+	ln, err := socket.ListenConfig{Logger: d.log}.Listen(controlPath(apiSocket))
 	if err != nil {
 		return err
 	}
@@ -121,17 +150,22 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ln, err := socket.ListenLoopback(addr)
+	ln, err := socket.ListenConfig{Logger: d.log}.ListenLoopback(addr)
 	if err != nil {
 		return "", err
 	}
-	addr = ln.Addr().String()
-	srv := proxy.NewServer(d.proxy.Loopback(), d.log)
+	return d.serveLoopback(ln, cfg).addr, nil
+}
+
+// serveLoopback needs mu.
+func (d *Daemon) serveLoopback(ln net.Listener, cfg *tls.Config) *listener {
+	addr := ln.Addr().String()
+	srv := proxy.NewServer(d.handler((*front).onLoopback), d.log)
 	srv.TLSConfig = cfg
 	l := &listener{url: "https://" + addr, addr: addr, server: srv}
 	d.listeners = append(d.listeners, l)
 	d.serve(l, d.life.count(ln))
-	return addr, nil
+	return l
 }
 
 func (d *Daemon) add(l *listener) {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,13 +9,15 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 )
 
 // writeMetrics writes this proxy's figures in Prometheus' text format.
 func (d *Daemon) writeMetrics(w io.Writer) {
-	px, up := d.proxy.Stats(), d.upstream.Stats()
+	f := d.front.Load()
+	px, up := f.proxy.Stats(), f.upstream.Stats()
 	count := func(name string, v uint64) { metrics.WriteCounterUint64(w, "execproxy_"+name, v) }
 	gauge := func(name string, v float64) { metrics.WriteGaugeFloat64(w, "execproxy_"+name, v) }
 
@@ -27,7 +30,7 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 		count(fmt.Sprintf("errors_total{reason=%q}", reason), px.Errors[reason])
 	}
 	gauge("client_connections", float64(d.life.clients()))
-	count("signatures_total", d.id.signatures.Load()+up.Signatures)
+	count("signatures_total", f.id.signatures.Load()+up.Signatures)
 	count("upstream_dials_total", up.Dials)
 	count("upstream_dial_errors_total", up.DialErrors)
 	count(`upstream_handshakes_total{kind="full"}`, up.FullHandshakes)
@@ -35,8 +38,8 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 	count("upstream_goaways_total", up.GoAways)
 	count("upstream_dead_peers_total", up.DeadPeers)
 	gauge("key_generation", float64(up.Generation))
-	d.id.writeMetrics(w)
-	if r := d.renewalStatus(); r != nil {
+	f.id.writeMetrics(w)
+	if r := f.renewalStatus(); r != nil {
 		count("renewals_total", r.Renewed)
 		pending := 0.0
 		if r.Request != "" {
@@ -44,11 +47,14 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 		}
 		gauge("renewal_pending", pending)
 	}
-	if t := d.id.notAfter(); t != nil {
+	if t := f.id.notAfter(); t != nil {
 		gauge("certificate_not_after_seconds", float64(t.Unix()))
 	}
 	metrics.WriteProcessMetrics(w)
 }
+
+// healthTimeout is longer than any listener of a machine that is not stuck takes.
+const healthTimeout = 5 * time.Second
 
 // listenMetrics serves Prometheus on an address of its own: every path of the
 // API listeners belongs to the API server.
@@ -65,6 +71,15 @@ func (d *Daemon) listenMetrics(addr string) error {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		d.writeMetrics(w)
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+		defer cancel()
+		if err := d.Healthy(ctx); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
 	})
 	l := &listener{addr: ln.Addr().String(), server: d.ownServer(mux)}
 	d.add(l)

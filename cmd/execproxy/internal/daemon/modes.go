@@ -10,12 +10,13 @@ import (
 	"syscall"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/systemd"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 )
 
 // Signals turns SIGTERM and SIGINT into the end of a context, after which
-// requests may end, and a second one into hurry. SIGHUP has nothing to do:
-// files are re-read when they change.
+// requests may end, and a second one into hurry. SIGHUP is ignored, but by who
+// asks for it.
 func Signals(parent context.Context) (ctx context.Context, hurry <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	again := make(chan struct{})
@@ -48,21 +49,45 @@ func Signals(parent context.Context) (ctx context.Context, hurry <-chan struct{}
 	return ctx, again, func() { signal.Stop(sig); signal.Stop(pipe); close(quit); <-done; cancel() }
 }
 
+// Hooks are what Serve asks its caller for.
+type Hooks struct {
+	Ready    func(*Daemon) error
+	Reload   func() (*config.Config, error) // reads the configuration anew
+	Loopback func() (string, error)         // host:port, where one is needed and none was named; nil: none is
+}
+
 // Serve runs a proxy in the foreground, on the listeners that the configuration
-// names.
-func Serve(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, ready func(*Daemon) error) error {
+// names and those that a service manager passed.
+func Serve(ctx context.Context, c *config.Config, p Places, environ []string, version string, log io.Writer, h Hooks) error {
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
+	var hangups chan os.Signal
+	if len(hangup) > 0 { // none means all
+		hangups = make(chan os.Signal, 1)
+		signal.Notify(hangups, hangup...) // while it drains, too: it would be the end otherwise
+		defer signal.Stop(hangups)
+	}
+	m, err := systemd.Take(func(name string) string { return variable(environ, name) })
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	environ = systemd.Forget(environ)
+	for _, name := range systemd.Variables { // the AWS SDK starts programs with this one
+		if err := os.Unsetenv(name); err != nil {
+			return err
+		}
+	}
 	o := Options{
 		Life: lifeServe, Places: p, Environ: environ, Terminal: true, Fixed: true, Patient: true,
-		Version: version, LogWriter: log, Hurry: hurry, Ready: ready,
+		Version: version, LogWriter: log, Hurry: hurry, Ready: h.Ready,
+		Manager: m, Reload: h.Reload, Hangup: hangups, AnyLoopback: h.Loopback,
 	}
 	o.ID = serveID(c, environ)
-	var err error
 	if o.Sockets, o.Loopback, err = c.Listeners(); err != nil {
 		return err
 	}
-	if len(c.Listen) == 0 {
+	if len(c.Listen) == 0 && h.Loopback == nil && !m.Listens() {
 		o.Sockets = []string{p.Socket(o.ID)}
 	}
 	log, shut, err := logWriter(c, log)

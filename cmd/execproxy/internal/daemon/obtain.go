@@ -65,7 +65,7 @@ func (p *Plugin) Obtain(parent context.Context) (*clientauthentication.Status, e
 	}
 	p.Ask.Interactive = p.Login != nil
 	id := ID(p.Config, environ, life)
-	dir, err := socket.OpenDir(p.Places.Runtime)
+	dir, err := p.Places.open(p.Places.Runtime)
 	if err != nil {
 		return nil, err
 	}

@@ -2,10 +2,13 @@ package daemon
 
 import (
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
+	"github.com/execproxy/execproxy/proxy/socket"
 )
 
 // Places are the two directories of one user: Runtime holds sockets and locks,
@@ -55,8 +59,43 @@ func FindPlaces(getenv func(string) string) (Places, error) {
 	return p, nil
 }
 
+// open verifies that a directory is this user's alone, and makes it where it is
+// missing. A refusal names the variable that led there: su and sudo hand on those
+// of whoever was there before.
+func (p Places) open(dir string) (*socket.Dir, error) {
+	d, err := socket.OpenDir(dir)
+	var unsafe *socket.UnsafeError
+	if !errors.As(err, &unsafe) || runtime.GOOS == "windows" {
+		return d, err
+	}
+	below := func(top string) bool { return dir == top || strings.HasPrefix(dir, top+string(filepath.Separator)) }
+	variable := ""
+	switch {
+	case below(p.State):
+		variable = "XDG_STATE_HOME, else HOME,"
+	case below(p.Runtime):
+		variable = "XDG_RUNTIME_DIR"
+	default:
+		return nil, err // named by a flag
+	}
+	return nil, fmt.Errorf("%w (%s names it; after su or sudo it may be another user's: set it to your own, or unset it)", err, variable)
+}
+
+// Check refuses a directory of sockets that is not this user's alone. None at all
+// is fine: nothing was ever started here.
+func (p Places) Check() error {
+	if _, err := os.Lstat(p.Runtime); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	_, err := p.open(p.Runtime)
+	return err
+}
+
 // Authority is the directory of the loopback authority.
 func (p Places) Authority() string { return filepath.Join(p.State, "ca") }
+
+// Sessions is the directory of the sessions that outlive their proxies.
+func (p Places) Sessions() string { return filepath.Join(p.State, "session") }
 
 // Log is a detached daemon's log file.
 func (p Places) Log(id string) string { return filepath.Join(p.State, "log", id+".log") }
@@ -166,11 +205,8 @@ func ID(c *config.Config, environ []string, life string) string {
 	if c.Auth == config.AuthExec {
 		what.Environ = variables(chainedEnviron(environ), chainedVariable)
 	}
-	if r, err := c.KeyRef(); c.Key != "" && err == nil && r.URI != nil {
-		// The id is logged, and a PIN is short: nobody shall find it out from there.
-		if _, ok := r.URI.PINValue(); ok {
-			what.Identity.Key = r.URI.String()
-		}
+	if key, token := withoutPIN(c); token {
+		what.Identity.Key = key
 		what.Environ = variables(environ, tokenVariable)
 	}
 	if aws || c.ProxyURL == "" {
@@ -179,6 +215,67 @@ func ID(c *config.Config, environ []string, life string) string {
 	if aws || c.CertificateAuthority == "" && len(c.CertificateAuthorityData) == 0 {
 		what.Roots = variables(environ, rootsVariable)
 	}
+	return hashed(what)
+}
+
+// SessionID names the session of a server, an identity there, and those who read
+// one kubeconfig, or else dial one set of addresses. A pair of it must never open
+// the way to another server, or as somebody else. What may change between two
+// starts is not in it: the bytes of a certificate, the way there, a policy.
+func SessionID(c *config.Config, environ []string) string {
+	what := struct {
+		Server   string
+		Name     string `json:",omitempty"`
+		Identity config.Identity
+		Environ  []string `json:",omitempty"`
+		Subject  []byte   `json:",omitempty"` // of an inline pair
+		Out      string   `json:",omitempty"`
+		Listen   []string `json:",omitempty"`
+	}{c.Server, c.TLSServerName, c.Identity, nil, subject(c.CertPEM), c.KubeconfigOut, nil}
+	i := &what.Identity
+	i.PINSource, i.Renew, i.RenewBefore, i.SignerName = "", "", 0, ""
+	if c.Auth == config.AuthSigV4 {
+		what.Environ = variables(environ, func(name string) bool {
+			return identityVariable(name) && name != "AWS_SECRET_ACCESS_KEY" && name != "AWS_SESSION_TOKEN"
+		})
+	}
+	if key, token := withoutPIN(c); token {
+		i.Key = key
+		what.Environ = variables(environ, tokenVariable)
+	}
+	if c.KubeconfigOut == "" {
+		what.Listen = c.Listen
+	}
+	return hashed(what)
+}
+
+// withoutPIN is a token's URI less the PIN in it: ids are logged, and a PIN is
+// short: nobody shall find it out from there.
+func withoutPIN(c *config.Config) (key string, token bool) {
+	r, err := c.KeyRef()
+	if c.Key == "" || err != nil || r.URI == nil {
+		return "", false
+	}
+	if _, ok := r.URI.PINValue(); ok {
+		return r.URI.String(), true
+	}
+	return c.Key, true
+}
+
+// subject is who the first certificate of a chain is for; nil where there is none.
+func subject(chain []byte) []byte {
+	block, _ := pem.Decode(chain)
+	if block == nil {
+		return nil
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return c.RawSubject
+}
+
+func hashed(what any) string {
 	data, err := json.Marshal(what)
 	if err != nil {
 		panic(err) // strings, booleans and bytes always encode

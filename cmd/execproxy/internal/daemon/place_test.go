@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -103,5 +106,38 @@ func TestExpiry(t *testing.T) {
 		if got := d.expiry(); got != want {
 			t.Errorf("idle %v: %v, want %v", idle, got, want)
 		}
+	}
+}
+
+// A refusal names the variable that led there; nothing at all is no refusal.
+func TestPlacesCheck(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("modes of directories are POSIX")
+	}
+	dir := t.TempDir()
+	p := Places{Runtime: filepath.Join(dir, "run", "execproxy"), State: filepath.Join(dir, "state", "execproxy")}
+	if err := p.Check(); err != nil {
+		t.Errorf("nothing there: %v", err)
+	}
+	if _, err := os.Stat(filepath.Dir(p.Runtime)); err == nil {
+		t.Error("it made the directory")
+	}
+	for path, variable := range map[string]string{p.Runtime: "XDG_RUNTIME_DIR", p.Authority(): "XDG_STATE_HOME", filepath.Join(dir, "own"): ""} {
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.open(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		_, err := p.open(path)
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), variable) || variable == "" && strings.Contains(err.Error(), "XDG_") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := p.Check(); err == nil {
+		t.Error("a directory of everybody passes")
 	}
 }

@@ -30,8 +30,8 @@ type RenewalStatus struct {
 
 // renew has the certificate renewed ahead of its end, over the proxy's own way to
 // the API server, as long as the proxy lives.
-func (d *Daemon) renew() error {
-	c := d.config
+func (f *front) renew() error {
+	c, d := f.config, f.d
 	if c.Auth != config.AuthMTLS || c.Key == "" || c.Renew == config.RenewOff {
 		return nil
 	}
@@ -40,24 +40,24 @@ func (d *Daemon) renew() error {
 		return &config.FieldError{Field: "server", Err: err}
 	}
 	r := &renewal{
-		config: c, homes: d.id.homes, current: d.id.current, changing: &d.id.changing, log: d.log,
+		config: c, homes: f.id.homes, current: f.id.current, changing: &f.id.changing, log: d.log,
 		use: func(k *keyhome.Key, stored error) error {
-			if d.id.unstored = stored != nil; stored != nil {
+			if f.id.unstored = stored != nil; stored != nil {
 				d.Warn("the renewed certificate is in use and could not be stored, the next proxy will not find it: " + stored.Error())
 			}
-			d.id.setKey(k)
-			return d.rotate()
+			f.id.setKey(k)
+			return f.rotate()
 		},
 		tell: func(ctx context.Context) { Reload(ctx, d.opt.Places, d.opt.ID) },
 	}
-	d.renewer = &enroll.Renewer{
-		Client:  &enroll.Client{Server: server, Transport: d.upstream},
-		Current: func() *x509.Certificate { return d.id.current().Leaf() },
+	f.renewer = &enroll.Renewer{
+		Client:  &enroll.Client{Server: server, Transport: f.upstream},
+		Current: func() *x509.Certificate { return f.id.current().Leaf() },
 		Key:     r.key, Store: r.store,
 		SignerName: c.SignerName, RenewBefore: c.RenewBefore, Logger: d.log,
 	}
 	d.Go(func() {
-		if err := d.renewer.Run(d.work); err != nil && d.work.Err() == nil {
+		if err := f.renewer.Run(f.work); err != nil && f.work.Err() == nil {
 			d.log.Error("the certificate is no longer renewed", "error", err)
 		}
 	})
@@ -65,11 +65,11 @@ func (d *Daemon) renew() error {
 }
 
 // renewalStatus is nil where nothing is renewed.
-func (d *Daemon) renewalStatus() *RenewalStatus {
-	if d.renewer == nil {
+func (f *front) renewalStatus() *RenewalStatus {
+	if f.renewer == nil {
 		return nil
 	}
-	s := d.renewer.State()
+	s := f.renewer.State()
 	out := &RenewalStatus{LastError: s.LastError, Renewed: s.Renewed, Next: moment(s.Next)}
 	if s.Pending != "" {
 		out.Request, out.Waits, out.Since = s.Pending, string(s.Progress.State), moment(s.Since)

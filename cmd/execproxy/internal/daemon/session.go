@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"slices"
@@ -28,8 +29,9 @@ const (
 )
 
 // A session is the two authorities of one proxy: its own, which makes the client
-// pair and the Unix socket's certificate and ends with the process, and this
-// user's stable one for loopback listeners.
+// pair and the Unix socket's certificate, and this user's stable one for loopback
+// listeners. Its own ends with the process, unless the proxy is one whose clients
+// read their pair once and outlive it; see keptSession.
 type session struct {
 	own    *socket.Authority
 	places Places
@@ -40,6 +42,36 @@ type session struct {
 
 func newSession(p Places) (*session, error) {
 	own, err := socket.NewAuthority(socket.AuthorityOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &session{own: own, places: p}, nil
+}
+
+// openSession is the session of a proxy that is started again and again, by a
+// service manager say, among clients that are not.
+func (d *Daemon) openSession() (*session, error) {
+	if d.opt.Life != lifeServe {
+		return newSession(d.opt.Places)
+	}
+	s, err := keptSession(d.opt.Places, SessionID(d.config, d.opt.Environ), d.log)
+	if err != nil && d.config.KubeconfigOut == "" {
+		// Its clients run a plugin, which asks again. What they lose is a request.
+		d.Warn(fmt.Sprintf("clients must ask for a new pair when this proxy is started again: %v", err))
+		return newSession(d.opt.Places)
+	}
+	return s, err
+}
+
+// keptSession is the one that the proxy of this id had before. Clients of a
+// kubeconfig have read its pair once: a scheduler that had to be started again
+// with its sidecar would lose its lease, and a kubelet its node.
+func keptSession(p Places, id string, log *slog.Logger) (*session, error) {
+	dir, err := socket.OpenDir(p.Sessions())
+	if err != nil {
+		return nil, err
+	}
+	own, err := socket.OpenSession(dir, id, socket.AuthorityOptions{Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +118,7 @@ func (s *session) trusted(pinned []byte) error {
 	for rest := pinned; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return fmt.Errorf("a kubeconfig's certificate-authority-data is not this user's loopback CA in %s, which was made anew or is of another HOME; print it again with `execproxy kubeconfig`", s.places.Authority())
+			return fmt.Errorf("the kubeconfig's certificate-authority-data is not this user's loopback CA in %s: it is another user's kubeconfig, or the CA was made anew; print one with `execproxy kubeconfig`", s.places.Authority())
 		}
 		if bytes.Equal(block.Bytes, own.Bytes) {
 			return nil
@@ -95,7 +127,7 @@ func (s *session) trusted(pinned []byte) error {
 }
 
 func openLoopbackAuthority(p Places) (*socket.Authority, error) {
-	dir, err := socket.OpenDir(p.Authority())
+	dir, err := p.open(p.Authority())
 	if err != nil {
 		return nil, err
 	}
@@ -160,10 +192,10 @@ func (d *Daemon) document(ctx context.Context, ask Ask) (*clientauthentication.S
 		if err := d.loopbackFor(ask.Loopback); err != nil {
 			return nil, err
 		}
-		// The client decides whom it trusts, and will say no more than that it
-		// does not know the authority. The cure stands in `status` and in the log.
+		// The client would say no more than that it does not know the authority. By
+		// sudo or su, it may be another user's kubeconfig.
 		if err := d.session.trusted(ask.Authority); err != nil {
-			d.Warn(err.Error())
+			return nil, &refusal{Message: err.Error()}
 		}
 	case len(d.opt.Sockets) == 0:
 		return nil, &refusal{Message: "this proxy has no Unix socket; start it with --listen unix:///PATH"}
@@ -218,6 +250,7 @@ func (d *Daemon) loopbackFor(addr string) error {
 				return fmt.Errorf("proxy %s with another identity or configuration serves at %s (%s, auth %s); end it with `execproxy stop %s`, or give this one a kubeconfig with another --listen", s.ID, addr, s.Server, s.Auth, s.ID)
 			}
 		}
+		return fmt.Errorf("%w; it may be another user's: `execproxy kubeconfig` prints a kubeconfig with a free one", err)
 	}
 	return err
 }

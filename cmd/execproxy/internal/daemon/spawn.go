@@ -15,7 +15,6 @@ import (
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
-	"github.com/execproxy/execproxy/proxy/socket"
 )
 
 // Command is the hidden command by which the plugin runs itself as the daemon.
@@ -63,6 +62,10 @@ func openLog(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the log: %w; name another with --log-file", err)
 	}
+	if problem := whoseLog(f); problem != "" {
+		_ = f.Close()
+		return nil, fmt.Errorf("log file %s %s; name another with --log-file, in a directory of your own", path, problem)
+	}
 	return f, nil
 }
 
@@ -71,7 +74,7 @@ func openLog(path string) (*os.File, error) {
 func openDaemonLog(c *config.Config, p Places, id string) (*os.File, error) {
 	path := logPath(c, p, id)
 	if c.LogFile == "" {
-		if _, err := socket.OpenDir(filepath.Dir(path)); err != nil {
+		if _, err := p.open(filepath.Dir(path)); err != nil {
 			return nil, err
 		}
 	}

@@ -20,20 +20,22 @@ import (
 
 // status tells of this proxy.
 func (d *Daemon) status() Status {
+	f := d.front.Load()
 	var (
 		up transport.Stats
 		px proxy.Stats
 	)
-	if d.proxy != nil {
-		up, px = d.upstream.Stats(), d.proxy.Stats()
+	if f.proxy != nil { // a daemon that keeps a credential has none
+		up, px = f.upstream.Stats(), f.proxy.Stats()
 	}
 	s := Status{
 		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
-		Server: d.config.Server, Auth: d.config.Auth, Identity: d.id.name(),
+		Server: d.config.Server, Auth: f.config.Auth, Identity: f.id.name(),
 		Listeners: d.urls(), Life: d.opt.Life, Locks: d.life.paths(), Clients: d.life.clients(),
-		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: d.id.signatures.Load() + up.Signatures,
+		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: f.id.signatures.Load() + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
-		CertificateNotAfter: d.id.notAfter(), Key: d.id.keyStatus(), Renewal: d.renewalStatus(),
+		CertificateNotAfter: f.id.notAfter(), Key: f.id.keyStatus(), Renewal: f.renewalStatus(),
+		Reload: d.reloaded.Load(),
 	}
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
@@ -91,6 +93,16 @@ func Reload(ctx context.Context, p Places, but string) {
 		})
 	}
 	all.Wait()
+}
+
+// Reconfigure has a proxy read its configuration anew, and returns why it did not.
+func Reconfigure(ctx context.Context, p Places, s Status) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*reloadTimeout)
+	defer cancel()
+	if err := newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathAnew, nil, &struct{}{}); err != nil {
+		return fmt.Errorf("proxy %s keeps the old configuration: %w", s.ID, err)
+	}
+	return nil
 }
 
 // globEscape keeps a directory's own characters from being a pattern.

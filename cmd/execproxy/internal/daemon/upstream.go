@@ -22,23 +22,23 @@ import (
 )
 
 // connect makes the way out and the handler in front of it, and dials.
-func (d *Daemon) connect(ctx context.Context) error {
-	c := d.config
+func (f *front) connect(ctx context.Context) error {
+	c, d := f.config, f.d
 	server, err := config.ServerURL(c.Server)
 	if err != nil {
 		return &config.FieldError{Field: "server", Err: err}
 	}
-	out, err := wayOut(c, d.opt.Environ, d.id.certificate(), d.log)
+	out, err := wayOut(c, d.opt.Environ, f.id.certificate(), d.log)
 	if err != nil {
 		return err
 	}
-	d.roots = out.RootCAs
-	if d.upstream, err = transport.New(out); err != nil {
+	f.roots = out.RootCAs
+	if f.upstream, err = transport.New(out); err != nil {
 		return err
 	}
 	o := proxy.Options{
-		Server: server, Transport: d.upstream, UpgradeTransport: d.upstream.Upgrade(), Verified: d.session.own.Verified,
-		Sign: d.id.sign(), HashBody: d.id.hashesBody(), Refused: d.id.refused(),
+		Server: server, Transport: f.upstream, UpgradeTransport: f.upstream.Upgrade(), Verified: d.session.own.Verified,
+		Sign: f.id.sign(), HashBody: f.id.hashesBody(), Refused: f.id.refused(),
 		UnsignedPayload: c.UnsignedPayload, Logger: d.log,
 	}
 	if c.ForeignAuthorization == config.Passthrough {
@@ -47,20 +47,13 @@ func (d *Daemon) connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.Cleanup(func() { _ = anonymous.Close() })
+		f.closers = append(f.closers, func() { _ = anonymous.Close() })
 		o.ForeignAuthorization, o.Anonymous, o.AnonymousUpgrade = proxy.Passthrough, anonymous, anonymous.Upgrade()
 	}
-	if d.proxy, err = proxy.New(o); err != nil {
+	if f.proxy, err = proxy.New(o); err != nil {
 		return err
 	}
-	d.names = serverNames(c)
-	if err := d.session.own.CheckNames(d.names); err != nil {
-		return &config.FieldError{Field: "server, tls-server-name", Err: err}
-	}
-	if c.CertificateAuthority != "" {
-		d.Cleanup(d.watchAuthority())
-	}
-	return d.prewarm(ctx)
+	return f.prewarm(ctx)
 }
 
 // wayOut is the way to the API server that the configuration names.
@@ -85,10 +78,10 @@ func wayOut(c *config.Config, environ []string, cert *tls.Certificate, log *slog
 
 // prewarm makes the connection before the first client needs it. A sidecar may
 // be there before its API server is.
-func (d *Daemon) prewarm(ctx context.Context) error {
-	err := d.upstream.Prewarm(ctx)
-	if d.opt.Patient && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrTimeout)) {
-		d.log.Warn("the API server does not answer yet", "error", err)
+func (f *front) prewarm(ctx context.Context) error {
+	err := f.upstream.Prewarm(ctx)
+	if f.d.opt.Patient && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrTimeout)) {
+		f.d.log.Warn("the API server does not answer yet", "error", err)
 		return nil
 	}
 	if err != nil {
@@ -99,31 +92,31 @@ func (d *Daemon) prewarm(ctx context.Context) error {
 
 // rotate has the next connections made with the key and the authority of now, and
 // makes one. An error says that the API server took none.
-func (d *Daemon) rotate() error {
-	if err := d.rotateTransport(); err != nil {
-		d.log.Error("the changed key is not used, the old one stays", "error", err)
+func (f *front) rotate() error {
+	if err := f.rotateTransport(); err != nil {
+		f.d.log.Error("the changed key is not used, the old one stays", "error", err)
 		return err
 	}
 	// The end of the proxy waits for this, and has a second.
-	ctx, cancel := context.WithTimeout(d.work, 10*time.Second)
+	ctx, cancel := context.WithTimeout(f.work, 10*time.Second)
 	defer cancel()
-	err := d.upstream.Prewarm(ctx)
-	if err != nil && d.work.Err() == nil {
-		d.log.Warn("connecting with the changed key", "error", err)
+	err := f.upstream.Prewarm(ctx)
+	if err != nil && f.work.Err() == nil {
+		f.d.log.Warn("connecting with the changed key", "error", err)
 	}
 	return err
 }
 
 // rotateTransport is one at a time: what comes last is the newest.
-func (d *Daemon) rotateTransport() error {
-	d.rotating.Lock()
-	defer d.rotating.Unlock()
-	if roots, err := rootCAs(d.config); err != nil {
-		d.log.Error("the changed certificate authority is not used, the old one stays", "error", err)
+func (f *front) rotateTransport() error {
+	f.rotating.Lock()
+	defer f.rotating.Unlock()
+	if roots, err := rootCAs(f.config); err != nil {
+		f.d.log.Error("the changed certificate authority is not used, the old one stays", "error", err)
 	} else {
-		d.roots = roots
+		f.roots = roots
 	}
-	return d.upstream.Rotate(transport.Identity{Certificate: d.id.certificate(), RootCAs: d.roots})
+	return f.upstream.Rotate(transport.Identity{Certificate: f.id.certificate(), RootCAs: f.roots})
 }
 
 // rootCAs is who may vouch for the API server; nil is the system's.

@@ -151,7 +151,7 @@ func Build(ctx context.Context, out io.Writer) (dir string, err error) {
 	for i, p := range todo {
 		start := time.Now()
 		_, _ = fmt.Fprintf(out, "build-kube: %d/%d %s\n", i+1, len(todo), p.name)
-		if err := build(ctx, out, root, dir, p); err != nil {
+		if err := build(ctx, out, filepath.Join(root, "kube"), ldflags, dir, p); err != nil {
 			return "", err
 		}
 		_, _ = fmt.Fprintf(out, "build-kube: %d/%d %s built in %.0f s\n", i+1, len(todo), p.name, time.Since(start).Seconds())
@@ -162,12 +162,12 @@ func Build(ctx context.Context, out io.Writer) (dir string, err error) {
 	return dir, nil
 }
 
-func build(ctx context.Context, out io.Writer, root, dir string, p program) error {
+func build(ctx context.Context, out io.Writer, module, ldflags, dir string, p program) error {
 	// Under another name first: a program is there whole or not at all.
 	tmp := filepath.Join(dir, "."+p.name+".new")
 	defer func() { _ = os.Remove(tmp) }()
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", tmp, p.pkg)
-	cmd.Dir = filepath.Join(root, "kube")
+	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly")
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {

@@ -62,7 +62,10 @@ func Launch(name, log string, cmd *exec.Cmd) (*Process, error) {
 	}
 	defer func() { _ = out.Close() }()
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
 	if err := StartCmd(cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}

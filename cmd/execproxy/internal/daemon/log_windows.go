@@ -1,0 +1,5 @@
+package daemon
+
+import "os"
+
+func whoseLog(*os.File) (problem string) { return "" }
