@@ -264,6 +264,7 @@ func (h *home) issuer(tokens ...string) *issuer {
 	must(h.t, os.WriteFile(p.command, []byte(issuerScript), 0o700))
 	p.put("tokens", strings.Join(tokens, "\n")+"\n")
 	p.put("life", "600")
+	h.own(p.dir, p.command)
 	return p
 }
 

@@ -76,10 +76,10 @@ type Daemon struct {
 	homes   keyhome.Options
 	life    *life
 	session *session
+	handed  handed   // of a daemon without a proxy
 	names   []string // what the Unix socket's certificate is for
 	checkup *checkup // asks our own listeners
 	leaving atomic.Bool
-	handed  handed // of a daemon without a proxy
 
 	hasSuccessor bool // whoever comes next serves the same sockets
 

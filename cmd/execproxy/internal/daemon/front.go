@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"net/http"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,27 +41,22 @@ type front struct {
 	once     sync.Once
 }
 
-// given is what a user logged in to, which is of no use to whom a changed
-// configuration makes of us.
-func (d *Daemon) given(c *config.Config) *clientauthentication.Status {
-	if !reflect.DeepEqual(c.Identity, d.config.Identity) {
-		return nil
-	}
-	return d.opt.Credential
-}
-
 // open makes a front and connects it; the one of a daemon without a proxy has
 // nothing but an identity. Nothing runs in it yet.
 func (d *Daemon) open(ctx context.Context, c *config.Config, homes keyhome.Options) (*front, error) {
 	f := &front{d: d, config: c, replaced: make(chan struct{}), last: make(chan struct{})}
 	f.work, f.cancel = context.WithCancel(d.work)
 	var err error
-	if f.id, err = newIdentity(ctx, c, homes, d.given(c), d.log); err != nil {
+	var given *clientauthentication.Status
+	if d.front.Load() == nil { // a reload finds out by itself
+		given = d.opt.Credential
+	}
+	if f.id, err = newIdentity(ctx, c, homes, given, d.log); err != nil {
 		f.close()
 		return nil, err
 	}
 	if d.opt.Life == lifeDirect {
-		return f, nil
+		return f, nil // there is no way from here
 	}
 	if err := f.connect(ctx); err != nil {
 		f.close()
