@@ -20,8 +20,10 @@ type Image struct {
 }
 
 var (
-	hostPattern = regexp.MustCompile(`^(?:[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)(?:\.[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)*$`)
-	ipv6Pattern = regexp.MustCompile(`^\[[0-9a-fA-F:.]+\]$`)
+	hostPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)(?:\.[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)*$`)
+	ipv6Pattern   = regexp.MustCompile(`^\[[0-9a-fA-F:.]+\]$`)
+	digestPattern = regexp.MustCompile(`^[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-zA-Z=_-]{1,256}$`)
+
 	pathPattern = regexp.MustCompile(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*$`)
 )
 
@@ -33,8 +35,8 @@ func ParseImage(image string) (Image, error) {
 		return Image{}, fmt.Errorf("image %.300q %s; correct it in the pod", image, why)
 	}
 	name, digest, digested := strings.Cut(image, "@")
-	if digested && digest == "" {
-		return bad("ends in @")
+	if digested && !digestPattern.MatchString(digest) {
+		return bad("has a bad digest")
 	}
 	first, rest, several := strings.Cut(name, "/")
 	im := Image{Host: defaultRegistry, Path: name, implied: true}

@@ -133,7 +133,7 @@ func (p *Provider) Answer(ctx context.Context, r *Request) (*Answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", im.Registry(), err)
 	}
-	a := &Answer{CacheKeyType: CacheRegistry, CacheDuration: max(0, until.Sub(p.o.Clock())), Auth: map[string]AuthConfig{im.key(): auth}}
+	a := &Answer{CacheKeyType: CacheRegistry, CacheDuration: max(0, until.Sub(p.o.Clock())).Round(time.Second), Auth: map[string]AuthConfig{im.key(): auth}}
 	if !whole || rule != nil && rule.pattern.path != "" {
 		// kubelet takes what it kept for a registry for all that the registry has.
 		a.CacheKeyType = CacheImage

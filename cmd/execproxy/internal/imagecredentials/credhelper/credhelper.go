@@ -98,7 +98,7 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = waitDelay
-	out := &bounded{left: MaxOutput}
+	out := &bounded{left: MaxOutput, full: cancel}
 	cmd.Stdout = out
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -110,28 +110,30 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("%s is not in PATH; install it, or set PATH in the env of kubelet's CredentialProviderConfig", program)
 	case errors.As(err, &exit):
-		return out.Bytes(), fmt.Errorf("%s failed: %s", program, exit.ProcessState)
+		return out.buf.Bytes(), fmt.Errorf("%s failed: %s", program, exit.ProcessState)
 	case err != nil:
-		return out.Bytes(), fmt.Errorf("running %s: %w", program, err)
+		return out.buf.Bytes(), fmt.Errorf("running %s: %w", program, err)
 	}
-	return out.Bytes(), nil
+	return out.buf.Bytes(), nil
 }
 
-// bounded is a buffer with an end. It refuses the byte too many, which ends the
-// program with SIGPIPE.
+// bounded is a buffer with an end. The byte too many ends the program. The buffer is
+// not embedded: its ReadFrom would go past Write.
 type bounded struct {
-	bytes.Buffer
+	buf  bytes.Buffer
 	left int
 	over bool
+	full func()
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		b.over = true
+		b.full()
 		return 0, io.ErrShortWrite
 	}
 	b.left -= len(p)
-	return b.Buffer.Write(p)
+	return b.buf.Write(p)
 }
 
 // maxConfig bounds a config.json.
