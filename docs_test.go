@@ -89,14 +89,16 @@ func TestReadmeFlags(t *testing.T) {
 var foreign = []string{
 	"--token", "--as", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
-	"--use-service-account-credentials", // kube-controller-manager
-	"--unix-socket",                     // curl
-	"--client",                          // our bench
+	"--use-service-account-credentials",                                         // kube-controller-manager
+	"--unix-socket",                                                             // curl
+	"--image-credential-provider-bin-dir", "--image-credential-provider-config", // kubelet
+	"--plain",  // a program of the reader's
+	"--client", // our bench
 }
 
 var (
 	flagName = regexp.MustCompile("(?:^|[\\s`\\[(])(--[a-z][a-z-]+)")
-	commands = regexp.MustCompile(`(?m)^  ([a-z]+) `)
+	commands = regexp.MustCompile(`(?m)^  ([a-z-]+) `)
 )
 
 // TestPagesNameFlagsThatExist: a flag that a page names is a flag of a command.

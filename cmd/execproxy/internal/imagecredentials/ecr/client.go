@@ -75,8 +75,9 @@ func CheckRoleARN(arn string) error {
 // A Client gets tokens. The node's AWS credentials are looked up once and kept
 // fresh.
 type Client struct {
-	log *slog.Logger
-	sdk []func(*config.LoadOptions) error // for tests
+	log  *slog.Logger
+	http *awshttp.BuildableClient
+	sdk  []func(*config.LoadOptions) error // for tests
 
 	mu   sync.Mutex
 	node *sigv4.Credentials
@@ -84,7 +85,7 @@ type Client struct {
 
 // NewClient makes a client of the AWS SDK's default chain. It calls nobody yet.
 func NewClient(log *slog.Logger, sdk ...func(*config.LoadOptions) error) *Client {
-	return &Client{log: log, sdk: sdk}
+	return &Client{log: log, http: awshttp.NewBuildableClient().WithTimeout(attemptTimeout), sdk: sdk}
 }
 
 // An Error is a call to AWS that failed. Refused says that AWS answered, and that
@@ -120,7 +121,7 @@ func (c *Client) Token(ctx context.Context, h Host, who Identity) (Token, error)
 func (c *Client) load(ctx context.Context, region string) (aws.Config, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRegion(region),
-		config.WithHTTPClient(awshttp.NewBuildableClient().WithTimeout(attemptTimeout)),
+		config.WithHTTPClient(c.http),
 		config.WithLogger(logging.Nop{}),
 		// Until somebody says who asks, it is nobody.
 		config.WithCredentialsProvider(aws.AnonymousCredentials{}),
