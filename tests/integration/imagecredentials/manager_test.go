@@ -140,6 +140,7 @@ func TestDaemonDown(t *testing.T) {
 			}
 			for _, pid := range n.daemons() {
 				must(n.t, syscall.Kill(pid, syscall.SIGSTOP))
+				n.eventually("every thread stands still", func() bool { return stopped(pid) })
 				n.t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 			}
 			return nil
@@ -219,16 +220,11 @@ func TestSidecar(t *testing.T) {
 	must(t, os.Mkdir(n.path("s"), 0o700))
 	socket := n.path("s/images.sock")
 	serving := n.start("execproxy", "image-credentials", "--serve", "--socket", socket)
-	var r result
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Lstat(socket); err == nil {
-			break
-		}
-	}
+	n.eventually("the daemon serves", func() bool { _, err := os.Lstat(socket); return err == nil })
 	// The client has no identity of its own.
 	delete(n.env, "AWS_SECRET_ACCESS_KEY")
 	delete(n.env, "AWS_ACCESS_KEY_ID")
-	if r = n.run(request(ecrImage), "execproxy-image-credentials", "--socket", socket); r.code != 0 || !strings.Contains(r.stdout, "-for-"+nodeKey) {
+	if r := n.run(request(ecrImage), "execproxy-image-credentials", "--socket", socket); r.code != 0 || !strings.Contains(r.stdout, "-for-"+nodeKey) {
 		t.Errorf("%s", r)
 	}
 	must(t, serving.Process.Signal(syscall.SIGTERM))

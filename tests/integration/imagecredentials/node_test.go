@@ -233,3 +233,30 @@ func (n *node) start(name string, args ...string) *exec.Cmd {
 	n.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return cmd
 }
+
+// eventually waits for a state that tells nobody of its coming.
+func (n *node) eventually(what string, check func() bool) {
+	n.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !check(); <-tick.C {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// stopped tells whether all of a process stands still: a signal stops one thread
+// after the other.
+func stopped(pid int) bool {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(tasks) == 0 {
+		return false
+	}
+	for _, task := range tasks {
+		if stat, err := os.ReadFile(task); err == nil && !bytes.Contains(stat, []byte(") T ")) {
+			return false
+		}
+	}
+	return true
+}
