@@ -92,16 +92,17 @@ var foreign = []string{
 	"--leader-elect-retry-period", "--authentication-token-webhook-config-file", "--authorization-webhook-config-file",
 	"--token", "--as", "--retries", // kubectl
 	"--verb", "--resource", "--clusterrole", // kubectl create
-	"--use-service-account-credentials", // kube-controller-manager
-	"--unix-socket",                     // curl
-	"--now",                             // systemctl
-	"--client",                          // our bench
-	"--user", "--now",                   // systemctl
+	"--use-service-account-credentials",                                         // kube-controller-manager
+	"--image-credential-provider-bin-dir", "--image-credential-provider-config", // kubelet
+	"--unix-socket",   // curl
+	"--user", "--now", // systemctl
+	"--plain",  // a program of the reader's
+	"--client", // our bench
 }
 
 var (
 	flagName = regexp.MustCompile("(?:^|[\\s`\\[(])(--[a-z][a-z-]+)")
-	commands = regexp.MustCompile(`(?m)^  ([a-z]+) `)
+	commands = regexp.MustCompile(`(?m)^  ([a-z-]+) `)
 )
 
 // TestPagesNameFlagsThatExist: a flag that a page names is a flag of a command.

@@ -27,6 +27,7 @@ const (
 
 // A world is what a command sees of the process around it.
 type world struct {
+	program string   // argv[0]
 	args    []string // without the program's name
 	environ []string
 	lookup  func(string) (string, bool)
@@ -51,7 +52,7 @@ func Main() int {
 		dir = "" // a relative path is then an error that says so
 	}
 	return run(context.Background(), &world{
-		args: os.Args[1:], environ: os.Environ(), lookup: os.LookupEnv,
+		program: os.Args[0], args: os.Args[1:], environ: os.Environ(), lookup: os.LookupEnv,
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		dir: dir, version: version(),
 	})
@@ -135,6 +136,8 @@ func dispatch(ctx context.Context, w *world) error {
 	args := w.args
 	_, plugin := w.lookup(clientauthentication.InfoVariable)
 	switch {
+	case w.calledAsProvider():
+		args = append([]string{"image-credentials"}, args...)
 	case plugin && (len(args) == 0 || strings.HasPrefix(args[0], "-") && !isHelp(args[0])):
 		args = append([]string{"exec"}, args...)
 	case len(args) == 0:

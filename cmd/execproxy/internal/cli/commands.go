@@ -81,6 +81,7 @@ need a restart. A changed file of --config is taken over by itself.`,
 			run: runStop,
 		},
 		keyCommand(),
+		imageCredentialsCommand(),
 		{
 			name: "demo", short: "the whole exchange on this machine, with an embedded API server that verifies",
 			long: `Needs nothing but this binary: starts an API server that verifies client
@@ -94,6 +95,7 @@ time.`,
 			flags: outputFlag, run: runVersion,
 		},
 		{name: daemon.Command, hidden: true, run: runDaemon},
+		{name: imageDaemon, hidden: true, run: runImageDaemon},
 		{name: daemon.ModuleCommand, hidden: true, run: runModule},
 		{name: "docs", hidden: true, args: "man|flags", run: runDocs},
 	}

@@ -22,7 +22,7 @@ Usage: execproxy COMMAND [FLAG…]
 `)
 	for _, c := range commands() {
 		if !c.hidden {
-			fmt.Fprintf(&b, "  %-11s %s\n", c.name, c.short)
+			fmt.Fprintf(&b, "  %-17s %s\n", c.name, c.short)
 		}
 	}
 	b.WriteString("\nStart with `execproxy demo`, then `execproxy help kubeconfig`.\n")

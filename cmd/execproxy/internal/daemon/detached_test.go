@@ -28,6 +28,10 @@ func TestMain(m *testing.M) {
 		if err := Detached(context.Background(), os.Stdin, os.Stdout, "test"); err != nil {
 			os.Exit(1)
 		}
+	case "service":
+		if err := playService(); err != nil {
+			os.Exit(1)
+		}
 	case "foreground":
 		var o order
 		if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {

@@ -85,10 +85,6 @@ func openDaemonLog(c *config.Config, p Places, id string) (*os.File, error) {
 // spawn starts the daemon and returns once its listeners accept, or with its own
 // words about why they do not.
 func spawn(ctx context.Context, o *order, environ []string) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("finding the execproxy binary: %w", err)
-	}
 	log, err := openDaemonLog(o.Config, o.Places, o.ID)
 	if err != nil {
 		return err
@@ -97,6 +93,16 @@ func spawn(ctx context.Context, o *order, environ []string) error {
 	data, err := json.Marshal(o)
 	if err != nil {
 		return err
+	}
+	return background(ctx, Command, data, log, environ)
+}
+
+// background runs a hidden command of this program as a daemon and returns once
+// that has greeted. data is its standard input, log its standard error.
+func background(ctx context.Context, command string, data []byte, log *os.File, environ []string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the execproxy binary: %w", err)
 	}
 	// What we inherited, the parent's lock first of all, must not live on in the
 	// daemon: it would never come free.
@@ -108,7 +114,7 @@ func spawn(ctx context.Context, o *order, environ []string) error {
 		return err
 	}
 	defer out.Close()
-	cmd := exec.Command(exe, Command)
+	cmd := exec.Command(exe, command)
 	cmd.Dir = string(filepath.Separator)
 	cmd.Env = systemd.Forget(without(environ, clientauthentication.InfoVariable)) // a client may be a service
 	cmd.Stdin = bytes.NewReader(data)
@@ -162,17 +168,7 @@ func Detached(ctx context.Context, in io.Reader, out *os.File, version string) e
 	if err := json.NewDecoder(in).Decode(&o); err != nil || o.Config == nil {
 		return fmt.Errorf("%q is execproxy's own way to start its daemon; run `execproxy serve` for a proxy in the foreground", Command)
 	}
-	greet := func(g greeting) error {
-		data, err := json.Marshal(g)
-		if err != nil {
-			return err
-		}
-		_, err = out.Write(append(data, '\n'))
-		if e := nullStdio(); err == nil {
-			err = e
-		}
-		return err
-	}
+	greet := func(g greeting) error { return greetOver(out, g) }
 	ctx, hurry, stop := Signals(ctx)
 	defer stop()
 	err := Run(ctx, o.Config, Options{
@@ -193,6 +189,19 @@ func Detached(ctx context.Context, in io.Reader, out *os.File, version string) e
 	var early *StartError
 	if errors.As(err, &early) {
 		return errors.Join(err, greet(greeting{Error: err.Error()}))
+	}
+	return err
+}
+
+// greetOver sends the greeting and lets go of standard input and output.
+func greetOver(out *os.File, g greeting) error {
+	data, err := json.Marshal(g)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(data, '\n'))
+	if e := nullStdio(); err == nil {
+		err = e
 	}
 	return err
 }
