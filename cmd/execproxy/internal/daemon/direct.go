@@ -193,10 +193,15 @@ func (d *Daemon) startDirect(ctx context.Context) error {
 	return nil
 }
 
-// fresh sees to it that an identity that is handed out is at hand.
+// fresh sees to it that an identity that is handed out, or signs, is at hand. Where it is
+// not, every request would fail, and kubectl shows nothing of that while it discovers.
 func (d *Daemon) fresh(ctx context.Context, ask Ask) error {
-	b := d.front.Load().id.bearer
+	id := d.front.Load().id
+	b := id.bearer
 	if b == nil {
+		if err := id.signs(ctx); err != nil {
+			return &refusal{Message: err.Error()}
+		}
 		return nil
 	}
 	if ask.Credential != nil {

@@ -187,6 +187,18 @@ func (id *identity) sign() func(context.Context, *proxy.Request) (http.Header, e
 	}
 }
 
+// signs fails where what a request is signed with is not at hand.
+func (id *identity) signs(ctx context.Context) error {
+	var err error
+	switch {
+	case id.creds != nil:
+		_, err = id.creds.Retrieve(ctx)
+	case id.signer != nil: // headers, from files perhaps
+		_, err = id.signer.SignRequest(ctx, &signer.Request{})
+	}
+	return err
+}
+
 // hashesBody reports whether the signer binds the body.
 func (id *identity) hashesBody() bool {
 	b, ok := id.signer.(signer.BodyHasher)

@@ -199,13 +199,13 @@ func (d *Daemon) document(ctx context.Context, ask Ask) (*clientauthentication.S
 	s := &clientauthentication.Status{ExpirationTimestamp: time.Now().Add(d.expiry()).UTC().Truncate(time.Second)}
 	switch {
 	case ask.Loopback != "":
-		if err := d.loopbackFor(ask.Loopback); err != nil {
-			return nil, err
-		}
 		// The client would say no more than that it does not know the authority. By
-		// sudo or su, it may be another user's kubeconfig.
+		// sudo or su, it may be another user's kubeconfig, who has the port, too.
 		if err := d.session.trusted(ask.Authority); err != nil {
 			return nil, &refusal{Message: err.Error()}
+		}
+		if err := d.loopbackFor(ask.Loopback); err != nil {
+			return nil, err
 		}
 	case len(d.opt.Sockets) == 0:
 		return nil, &refusal{Message: "this proxy has no Unix socket; start it with --listen unix:///PATH"}
