@@ -60,7 +60,8 @@ type UnsafeError struct {
 func (e *UnsafeError) Error() string { return fmt.Sprintf("lock file %q: %s", e.Path, e.Reason) }
 
 // A Lock is a client's own lock, held from [Create] to [Lock.Unlock] or to the end
-// of the process, whichever comes first.
+// of the process, whichever comes first. Keep it reachable: one that is garbage
+// collected is free, and the proxy ends.
 type Lock struct {
 	path string
 	mu   sync.Mutex

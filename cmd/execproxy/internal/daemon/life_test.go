@@ -76,6 +76,7 @@ func hold(t *testing.T) *lockfile.Lock {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Unlock() }) // a lock that nobody knows any more is collected, and free
 	return l
 }
 
