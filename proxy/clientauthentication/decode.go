@@ -84,7 +84,7 @@ func DecodeAnswer(r io.Reader) (*ExecCredential, error) {
 		case watched.err != nil && watched.err != io.EOF:
 			return fail(watched.err)
 		case errors.Is(err, io.EOF):
-			return fail(fmt.Errorf("stdout is empty: %w", err))
+			return fail(emptyError{})
 		}
 		return fail(broken(err))
 	}
@@ -102,6 +102,12 @@ func DecodeAnswer(r io.Reader) (*ExecCredential, error) {
 	}
 	return &ExecCredential{APIVersion: c.APIVersion, Kind: Kind, Status: c.Status}, nil
 }
+
+// emptyError is [io.EOF] in words.
+type emptyError struct{}
+
+func (emptyError) Error() string { return "stdout is empty" }
+func (emptyError) Unwrap() error { return io.EOF }
 
 // watchedReader remembers what its reader failed with: a json.Decoder may tell a
 // broken stream as a broken document.

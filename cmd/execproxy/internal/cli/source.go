@@ -90,7 +90,7 @@ func readKubeconfig(o *options) (*api.Config, string, error) {
 	rules.ExplicitPath = o.kubeconfig
 	raw, err := rules.Load()
 	if err != nil {
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w; name another with --kubeconfig or KUBECONFIG", err)
 	}
 	name := o.context
 	if name == "" {

@@ -381,7 +381,10 @@ func (f *Field) values(raw json.RawMessage) ([]string, error) {
 	default:
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil || string(raw) == "null" {
-			return nil, errors.New("must be a string")
+			if f.Arg == "DURATION" {
+				return nil, errors.New("must be a string with a unit, like 90s or 5m")
+			}
+			return nil, errors.New("must be a string; put it in quotes")
 		}
 		return []string{s}, nil
 	}

@@ -2,6 +2,7 @@ package keyhome
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
@@ -29,7 +30,7 @@ func CheckFiles(c *config.Config) error {
 	}
 	if ref.Path != "" {
 		if _, err := os.Stat(ref.Path); err != nil {
-			return &config.FieldError{Field: "key", Err: err}
+			return &config.FieldError{Field: "key", Err: fmt.Errorf("%w; check the path, or make it with `execproxy key create`", err)}
 		}
 	}
 	if c.Cert != "" {

@@ -142,7 +142,7 @@ func answer(data []byte, version string, now time.Time) (*clientauthentication.S
 		if json.Unmarshal(data, &probe) == nil && strings.HasPrefix(probe.APIVersion, group) && plain(probe.APIVersion) && probe.APIVersion != version {
 			return nil, mismatch(version, probe.APIVersion)
 		}
-		return nil, err
+		return nil, fmt.Errorf("%w: run it by hand and see what it prints", err)
 	}
 	switch {
 	case got.APIVersion != version:
