@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 )
@@ -62,5 +65,27 @@ func TestOthersKubeconfigAndPort(t *testing.T) {
 	_, err = Answer(t.Context(), path, Ask{Loopback: theirs.Addr().String(), Authority: pinned})
 	if err == nil || !strings.Contains(err.Error(), "is not this user's loopback CA") {
 		t.Errorf("another user's kubeconfig: %v", err)
+	}
+}
+
+// Who starts a second proxy at the same address learns that the first one is theirs, and
+// which it is.
+func TestSecondProxy(t *testing.T) {
+	_, c, p := playground(t)
+	path := p.Socket("first")
+	first := begin(t, c, Options{ID: "first", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{path}, Loopback: []string{"127.0.0.1:0"}})
+	second := func(ctx context.Context, id string) error {
+		own := *c
+		return Run(ctx, &own, Options{
+			ID: id, Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{p.Socket(id)}, Loopback: []string{first.d.Loopback()},
+			LogWriter: t.Output(), Ready: func(*Daemon) error { return errors.New("it started") },
+		})
+	}
+	impatient, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // the first one would be waited for
+	defer cancel()
+	for id, ctx := range map[string]context.Context{"first": impatient, "second": t.Context()} {
+		if err := second(ctx, id); err == nil || !strings.Contains(err.Error(), "`execproxy stop first`") {
+			t.Errorf("%s: %v", id, err)
+		}
 	}
 }

@@ -203,7 +203,7 @@ func (d *Daemon) start(ctx context.Context) error {
 	}
 	for _, addr := range d.opt.Loopback {
 		if _, err := d.listenLoopback(addr); err != nil {
-			return err
+			return d.whoListens(addr, err)
 		}
 	}
 	if addr := d.config.MetricsAddress; addr != "" {

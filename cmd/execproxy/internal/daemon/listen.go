@@ -97,6 +97,9 @@ func (d *Daemon) hold(ctx context.Context, path string) error {
 	lock, err := socket.Acquire(ctx, lifePath(path))
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
+			if path == d.opt.Places.Socket(d.opt.ID) {
+				return fmt.Errorf("proxy %s runs already, with the same configuration; end it with `execproxy stop %s`", d.opt.ID, d.opt.ID)
+			}
 			return fmt.Errorf("another proxy serves at %s; end it with `execproxy stop --all`, or name another socket with --listen", path)
 		}
 		return err

@@ -253,14 +253,22 @@ func (d *Daemon) loopbackFor(addr string) error {
 		return &refusal{Message: "a client cannot call port 0; name the port in the kubeconfig's server"}
 	}
 	_, err := d.listenLoopback(addr)
-	if errors.Is(err, socket.ErrPortTaken) {
-		// Most likely by ourselves, as somebody else.
-		for _, s := range Running(context.Background(), d.opt.Places) {
-			if s.ID != d.opt.ID && slices.Contains(s.Listeners, "https://"+addr) {
-				return fmt.Errorf("proxy %s with another identity or configuration serves at %s (%s, auth %s); end it with `execproxy stop %s`, or give this one a kubeconfig with another --listen", s.ID, addr, s.Server, s.Auth, s.ID)
-			}
-		}
+	if err = d.whoListens(addr, err); errors.Is(err, socket.ErrPortTaken) {
 		return fmt.Errorf("%w; it may be another user's: `execproxy kubeconfig` prints a kubeconfig with a free one", err)
+	}
+	return err
+}
+
+// whoListens is the error of a port that is taken, which it mostly is by ourselves, as
+// somebody else.
+func (d *Daemon) whoListens(addr string, err error) error {
+	if !errors.Is(err, socket.ErrPortTaken) {
+		return err
+	}
+	for _, s := range Running(context.Background(), d.opt.Places) {
+		if s.ID != d.opt.ID && slices.Contains(s.Listeners, "https://"+addr) {
+			return fmt.Errorf("proxy %s with another identity or configuration serves at %s (%s, auth %s); end it with `execproxy stop %s`, or name another address with --listen", s.ID, addr, s.Server, s.Auth, s.ID)
+		}
 	}
 	return err
 }
