@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -61,7 +62,7 @@ type Command struct {
 func ReadConfiguration(path string) (*Configuration, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the image credential configuration: %w", err)
+		return nil, fmt.Errorf("reading the image credential configuration: %w; correct --registries", err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxConfiguration+1))
@@ -78,7 +79,12 @@ func ReadConfiguration(path string) (*Configuration, error) {
 func parseConfiguration(data []byte) (*Configuration, error) {
 	var c Configuration
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
-		return nil, err
+		// The library tells how it got there first.
+		text := strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: ")
+		if strings.HasPrefix(text, "unknown field ") {
+			text += "; known are apiVersion, kind, dockerConfig and registries, of these match, username, passwordFile, exec, helper and cacheDuration"
+		}
+		return nil, errors.New(text)
 	}
 	if c.APIVersion != ConfigurationVersion || c.Kind != ConfigurationKind {
 		return nil, fmt.Errorf("is not of apiVersion %s, kind %s", ConfigurationVersion, ConfigurationKind)

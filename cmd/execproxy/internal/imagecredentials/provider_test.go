@@ -215,7 +215,7 @@ func TestConfiguration(t *testing.T) {
 		"empty":         {head, ""},
 		"all":           {head + "dockerConfig: /c\nregistries:\n- {match: a.example, username: u, passwordFile: /p, cacheDuration: 0s}\n- {match: b.example, helper: h}\n- {match: c.example, username: u, exec: {command: /c, args: [a]}}\n", ""},
 		"no kind":       {"registries: []", "is not of apiVersion execproxy.io/v1alpha1, kind ImageCredentialConfiguration"},
-		"unknown field": {head + "registry: []", `unknown field "registry"`},
+		"unknown field": {head + "registry: []", `unknown field "registry"; known are apiVersion, kind, dockerConfig`},
 		"twice":         {head + "registries: []\nregistries: []", "registries"},
 		"two sources":   {head + "registries: [{match: a.example, username: u, passwordFile: /p, helper: h}]", "registries[0]: needs exactly one of"},
 		"no source":     {head + "registries: [{match: a.example, username: u}]", "registries[0]: needs exactly one of"},
