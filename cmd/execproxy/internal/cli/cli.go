@@ -286,6 +286,9 @@ func (o *options) usage(err error, required ...string) error {
 // noOperands refuses what would otherwise be ignored.
 func (o *options) noOperands() error {
 	if len(o.operands) > 0 {
+		if first := o.operands[0]; first == "true" || first == "false" {
+			return usagef("%s takes no argument, got %q; write --FLAG=%s", o.command.name, first, first)
+		}
 		return usagef("%s takes no argument, got %q; `execproxy help %s`", o.command.name, o.operands[0], o.command.name)
 	}
 	return nil

@@ -112,6 +112,7 @@ func TestWrongUsage(t *testing.T) {
 		{"broken info", map[string]string{"KUBERNETES_EXEC_INFO": "{"}, nil, 1, []string{"KUBERNETES_EXEC_INFO"}},
 		{"foreign server", map[string]string{"KUBERNETES_EXEC_INFO": `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"cluster":{"server":"https://prod:6443"}}}`}, []string{"exec"}, 1, []string{"https://prod:6443", "execproxy kubeconfig", "execproxy run"}},
 		{"foreground without lock", info, []string{"exec", "--foreground", "--listen", "https://127.0.0.1:1", "--server", "https://a", "--auth", "headers", "--header", "A=b"}, 1, []string{"--foreground", "lock file"}},
+		{"a switch and its value", nil, []string{"kubeconfig", "--provide-cluster-info", "false"}, 2, []string{`got "false"`, "--FLAG=false"}},
 		{"missing kubeconfig", nil, []string{"kubeconfig", "--kubeconfig", "/does/not/exist"}, 1, []string{"/does/not/exist", "name another"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
