@@ -249,8 +249,17 @@ func badInputs() []badInput {
 			h.t.Cleanup(func() { _ = l.Close() })
 			p.lock = nil
 			p.config["upstream"] = object{"server": p.server, "certificate-authority-data": suite.cluster.CA.PEM}
-			p.server = "https://" + l.Addr().String()
+			p.server, p.ca = "https://"+l.Addr().String(), nil
 			return []string{l.Addr().String(), "taken", "another port"}
+		}},
+		{"another user's kubeconfig, whose proxy runs", func(h *home, p *plugin) []string {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			must(h.t, err)
+			h.t.Cleanup(func() { _ = l.Close() })
+			p.lock = nil
+			p.config["upstream"] = object{"server": p.server, "certificate-authority-data": suite.cluster.CA.PEM}
+			p.server = "https://" + l.Addr().String() // and the authority is not ours
+			return []string{"not this user's loopback CA", "execproxy kubeconfig"}
 		}},
 
 		{"sigv4 without a region", func(h *home, p *plugin) []string {
