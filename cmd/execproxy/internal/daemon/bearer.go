@@ -16,6 +16,7 @@ import (
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/plugin"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/systemd"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/signer/sigv4"
 	"github.com/execproxy/execproxy/signer/token"
@@ -138,18 +139,19 @@ func Chained(c *config.Config, environ []string) (plugin.Options, error) {
 
 // chainedEnviron is what of the caller's environment a chained plugin gets from a daemon.
 // Whatever it gets may decide who it says we are, so all of it is part of the daemon's id
-// but a terminal to draw on. What differs from shell to shell it does not get: there would
-// be a daemon for each of them. Neither does it get what is said to us.
+// but a terminal to draw on. What differs from shell to shell, or from one start of a service to
+// the next, it does not get: there would be a daemon for each of them, and a session. Neither does it get what is said to us.
 func chainedEnviron(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
 		switch name {
 		case "_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "WINDOWID", "TERM_SESSION_ID", "VTE_VERSION",
 			"SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "GPG_TTY", "XDG_SESSION_ID", "XDG_VTNR", "TMUX", "TMUX_PANE", "STY", "WINDOW",
-			"HISTFILE", "PS1", "PROMPT_COMMAND", "INVOCATION_ID", "JOURNAL_STREAM", "KUBECONFIG", clientauthentication.InfoVariable:
+			"HISTFILE", "PS1", "PROMPT_COMMAND", "KUBECONFIG", clientauthentication.InfoVariable:
 			return true
 		}
-		return strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM")
+		return strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM") ||
+			slices.Contains(systemd.Variables, name) || slices.Contains(systemd.Fleeting, name)
 	})
 }
 
