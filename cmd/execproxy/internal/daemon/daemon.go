@@ -99,7 +99,9 @@ type Daemon struct {
 	locks     []*socket.Lock
 	cleanups  []func()
 	warnings  []string
-	metrics   string // URL
+	metrics   string   // URL
+	former    []*front // that still serve somebody
+	past      figures  // of those that are closed
 
 	obtentions obtentions
 }

@@ -78,14 +78,6 @@ func (f *front) begin() error {
 	return nil
 }
 
-// stats are all zero of one without a proxy.
-func (f *front) stats() (px proxy.Stats, up transport.Stats) {
-	if f.proxy != nil {
-		px, up = f.proxy.Stats(), f.upstream.Stats()
-	}
-	return px, up
-}
-
 // endWatches ends what has no end of its own.
 func (f *front) endWatches() {
 	if f.proxy != nil {
@@ -141,18 +133,31 @@ func (f *front) leave() {
 // under its identity until it ends by itself, but watches, which have no end of
 // their own and begin anew under the next.
 func (d *Daemon) replace(next *front) {
+	d.mu.Lock()
 	old := d.front.Swap(next)
+	d.former = append(d.former, old)
+	closing := d.closing
+	d.mu.Unlock()
 	old.cancel()
 	old.users.Add(1)
 	close(old.replaced)
 	old.endWatches()
 	old.leave()
+	if closing { // it may have ended those of the one before
+		next.endWatches()
+	}
 	d.Go(func() {
 		select {
 		case <-old.last:
 		case <-d.work.Done():
 		}
 		old.close()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.former = slices.DeleteFunc(d.former, func(f *front) bool { return f == old })
+		last := old.figures()
+		last.proxy.InFlight, last.proxy.OpenUpgrades = 0, 0
+		d.past.add(last)
 	})
 }
 

@@ -29,7 +29,7 @@ type live struct {
 // playground is a config for a real API server, and places of its own.
 func playground(t *testing.T) (*apiserver.Server, *config.Config, Places) {
 	t.Helper()
-	api, err := apiserver.Start(apiserver.Options{})
+	api, err := apiserver.Start(apiserver.Options{Pods: []string{"web"}})
 	if err != nil {
 		t.Fatal(err)
 	}

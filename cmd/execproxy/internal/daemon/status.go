@@ -19,12 +19,13 @@ import (
 // status tells of this proxy.
 func (d *Daemon) status() Status {
 	f := d.front.Load()
-	px, up := f.stats()
+	all := d.figures()
+	px, up := all.proxy, all.upstream
 	s := Status{
 		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
 		Server: d.config.Server, Auth: f.config.Auth, Identity: f.id.name(),
 		Listeners: d.urls(), Life: d.opt.Life, Locks: d.life.paths(), Clients: d.life.clients(),
-		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: f.id.signatures.Load() + up.Signatures,
+		Requests: px.Requests, InFlight: px.InFlight, Signatures: all.signatures + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
 		CertificateNotAfter: f.id.notAfter(), Key: f.id.keyStatus(), Renewal: f.renewalStatus(),
 		Reload: d.reloaded.Load(), Obtentions: d.obtentions.status(),

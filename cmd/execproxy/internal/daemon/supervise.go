@@ -152,10 +152,7 @@ func (d *Daemon) sendAway(ctx context.Context, timeout time.Duration) {
 	d.until(ctx, last, func() bool { return d.life.clients() == d.upgrades() })
 }
 
-func (d *Daemon) upgrades() int {
-	px, _ := d.front.Load().stats()
-	return px.OpenUpgrades
-}
+func (d *Daemon) upgrades() int { return d.figures().proxy.OpenUpgrades }
 
 // until waits at most for a time.
 func (d *Daemon) until(ctx context.Context, most time.Duration, over func() bool) {
