@@ -177,6 +177,7 @@ func (d *Daemon) startDirect(ctx context.Context) error {
 	}
 	d.front.Store(f)
 	d.Warn(f.id.warnings...)
+	d.opt.Sockets = nil // the API is elsewhere
 	if err := d.listenControl(ctx, d.opt.Places.Socket(d.opt.ID)); err != nil {
 		return err
 	}

@@ -45,8 +45,12 @@ func (d *Daemon) followConfiguration() {
 	if path == "" || d.opt.Reload == nil {
 		return
 	}
-	first, _ := os.ReadFile(path) // it was read without error just now
+	first, _ := os.ReadFile(path)
 	d.Go(func() {
+		// The start took its time, and what was written meanwhile is what is followed.
+		if c, err := d.opt.Reload(); err != nil || len(differences(d.said.Load(), c)) > 0 {
+			_ = d.Reload("file changed")
+		}
 		err := watch.Run(d.work, watch.Options[[]byte]{
 			Paths: []string{path}, First: first, Equal: bytes.Equal,
 			Load: func() ([]byte, error) { return os.ReadFile(path) },
@@ -72,6 +76,12 @@ func (d *Daemon) Reload(why string) error {
 		d.mu.Unlock()
 		d.log.Info("not reloaded, the proxy is ending", "cause", why)
 		return errEnding
+	}
+	select {
+	case <-d.ready:
+	default: // and READY=1 in the middle of a start would be a lie
+		d.mu.Unlock()
+		return errStarting
 	}
 	d.background.Add(1)
 	d.mu.Unlock()
@@ -124,7 +134,7 @@ func (d *Daemon) reload(ctx context.Context) ([]string, error) {
 	if slices.ContainsFunc(changed, func(name string) bool { return !slices.Contains(atOnce, name) }) {
 		homes := d.homes
 		if old.PINSource != c.PINSource || old.Key != c.Key {
-			homes.Kept = &keyhome.Kept{} // it unlocks another key
+			homes.Kept = &keyhome.Kept{} // what unlocked the one before is no PIN of this one
 		}
 		next, err := d.open(ctx, c, homes)
 		if err != nil {
@@ -134,6 +144,7 @@ func (d *Daemon) reload(ctx context.Context) ([]string, error) {
 			next.close()
 			return nil, err
 		}
+		d.homes = homes
 		d.Warn(next.id.warnings...)
 		d.replace(next)
 	} else {

@@ -123,6 +123,7 @@ func begin(t *testing.T, c *config.Config, o Options) *live {
 	case <-time.After(patience):
 		t.Fatal("it did not start")
 	}
+	<-r.d.ready // which nothing keeps it from any more
 	return r
 }
 

@@ -148,6 +148,7 @@ func (s *Service) mux(end func(cause)) http.Handler {
 		}
 		reply(w, http.StatusOK, st)
 	})
+	mux.HandleFunc("POST "+pathAnew, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, anew{}) })
 	mux.HandleFunc("POST "+pathStop, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, struct{}{})
 		end(causeStop)

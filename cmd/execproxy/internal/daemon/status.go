@@ -30,10 +30,10 @@ func (d *Daemon) status() Status {
 		CertificateNotAfter: f.id.notAfter(), Key: f.id.keyStatus(), Renewal: f.renewalStatus(),
 		Reload: d.reloaded.Load(), Obtentions: d.obtentions.status(),
 	}
+	d.mu.Lock()
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
 	}
-	d.mu.Lock()
 	s.Warnings, s.Metrics = slices.Clone(d.warnings), d.metrics
 	d.mu.Unlock()
 	return s
@@ -88,14 +88,16 @@ func Reload(ctx context.Context, p Places, but string) {
 	all.Wait()
 }
 
-// Reconfigure has a proxy read its configuration anew, and returns why it did not.
-func Reconfigure(ctx context.Context, p Places, s Status) error {
+// Reconfigure has a proxy read its configuration anew, and returns why it did not. read
+// is false of one that has nothing to read: a plugin started it and told it all.
+func Reconfigure(ctx context.Context, p Places, s Status) (read bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*reloadTimeout)
 	defer cancel()
-	if err := newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathAnew, nil, &struct{}{}); err != nil {
-		return fmt.Errorf("proxy %s keeps the old configuration: %w", s.ID, err)
+	var done anew
+	if err := newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathAnew, nil, &done); err != nil {
+		return false, fmt.Errorf("proxy %s keeps the old configuration: %w", s.ID, err)
 	}
-	return nil
+	return done.Read, nil
 }
 
 // globEscape keeps a directory's own characters from being a pattern.

@@ -86,8 +86,11 @@ func (d *Daemon) inherit(ctx context.Context) error {
 		}
 	}
 	// What --listen names and was passed, is; the rest is made.
+	sockets := append(paths, slices.DeleteFunc(slices.Clone(d.opt.Sockets), d.listens)...)
 	d.opt.Loopback = slices.DeleteFunc(slices.Clone(d.opt.Loopback), d.listens)
-	d.opt.Sockets = append(paths, slices.DeleteFunc(slices.Clone(d.opt.Sockets), d.listens)...)
+	d.mu.Lock()
+	d.opt.Sockets = sockets // its control socket answers already
+	d.mu.Unlock()
 	return nil
 }
 
