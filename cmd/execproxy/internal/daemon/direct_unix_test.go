@@ -105,6 +105,9 @@ func TestNoProxyHandsOutCredentials(t *testing.T) {
 	if _, err := newController(r.places.Socket("d")).document(t.Context(), Ask{}); err == nil || !strings.Contains(err.Error(), "no proxy") {
 		t.Errorf("a keeper was asked for a proxy: %v", err)
 	}
+	if s := r.d.status(); s.Socket != "" || len(s.Listeners) != 0 {
+		t.Errorf("it says that it serves at %q, %q", s.Socket, s.Listeners)
+	}
 	_, proxied, p := playground(t)
 	begin(t, proxied, Options{ID: "p", Life: lifeIdle, Idle: time.Hour, Places: p, Sockets: []string{p.Socket("p")}})
 	if s, err := newController(p.Socket("p")).document(t.Context(), Ask{Direct: true, Client: 1}); err == nil || s != nil || !strings.Contains(err.Error(), "does not hand out") {

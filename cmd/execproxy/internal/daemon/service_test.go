@@ -105,6 +105,9 @@ func TestServiceOnce(t *testing.T) {
 	if len(pids) != 1 || len(list) != 1 || !pids[list[0].PID] || list[0].Auth != "echo" || list[0].ID != e.ID {
 		t.Errorf("pids %v, status %+v", pids, list)
 	}
+	if read, err := Reconfigure(t.Context(), e.Places, list[0]); read || err != nil { // reload --all does not fail because of it
+		t.Errorf("reload: %v, %v", read, err)
+	}
 	var out echoed
 	if err := e.Do(t.Context(), "/echo", "fail", &out); err == nil || err.Error() != "it failed" {
 		t.Errorf("got %v", err)
