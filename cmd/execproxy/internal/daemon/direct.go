@@ -181,6 +181,11 @@ func (d *Daemon) startDirect(ctx context.Context) error {
 	if err := d.listenControl(ctx, d.opt.Places.Socket(d.opt.ID)); err != nil {
 		return err
 	}
+	if addr := d.config.MetricsAddress; addr != "" {
+		if err := d.listenMetrics(addr); err != nil {
+			return err
+		}
+	}
 	d.Go(func() { f.id.watch(f.work, func() error { return nil }) })
 	d.life.begin()
 	if d.opt.Ready != nil {

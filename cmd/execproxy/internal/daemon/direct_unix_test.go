@@ -6,6 +6,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,9 +103,18 @@ func TestAskedAgain(t *testing.T) {
 // What proxies and keepers of credentials give away is not the same, whoever asks.
 func TestNoProxyHandsOutCredentials(t *testing.T) {
 	c, _, _ := issuing(t)
+	c.MetricsAddress = "127.0.0.1:0"
 	r := keeper(t, c)
 	if _, err := newController(r.places.Socket("d")).document(t.Context(), Ask{}); err == nil || !strings.Contains(err.Error(), "no proxy") {
 		t.Errorf("a keeper was asked for a proxy: %v", err)
+	}
+	res, err := http.Get(r.d.status().Metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), `execproxy_obtentions_total{provider="none",result="error"} 1`) {
+		t.Errorf("metrics: %v\n%s", err, text)
 	}
 	if s := r.d.status(); s.Socket != "" || len(s.Listeners) != 0 {
 		t.Errorf("it says that it serves at %q, %q", s.Socket, s.Listeners)
