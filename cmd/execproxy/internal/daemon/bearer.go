@@ -60,10 +60,7 @@ func newBearer(ctx context.Context, c *config.Config, environ []string, given *c
 		first, cancel := context.WithTimeout(ctx, credentialsTimeout)
 		defer cancel()
 		var err error
-		b.creds, err = sigv4.LoadCredentials(first, sigv4.CredentialsOptions{
-			Profile: c.AWSProfile, Region: c.AWSRegion, RoleARN: c.AWSRoleARN, ExternalID: c.AWSExternalID, Logger: log,
-		})
-		if err != nil {
+		if b.creds, err = awsCredentials(first, c, log); err != nil {
 			return nil, nil, err
 		}
 		source = func(ctx context.Context) (*token.Credential, error) {
