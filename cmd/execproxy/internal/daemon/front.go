@@ -72,7 +72,7 @@ func (f *front) begin() error {
 		return err
 	}
 	if f.config.CertificateAuthority != "" {
-		f.closers = append(f.closers, f.watchAuthority())
+		f.d.Go(f.watchAuthority)
 	}
 	f.d.Go(func() { f.id.watch(f.work, f.rotate) })
 	return nil
