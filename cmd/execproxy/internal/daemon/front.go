@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
@@ -129,6 +130,10 @@ func (f *front) leave() {
 	}
 }
 
+// settle is longer than a request takes from a listener into a front: one that came in just
+// before the change is served by the former front, and a watch is not turned away there.
+const settle = 100 * time.Millisecond
+
 // replace puts next in the place of the front. What the old one serves goes on
 // under its identity until it ends by itself, but watches, which have no end of
 // their own and begin anew under the next.
@@ -141,15 +146,22 @@ func (d *Daemon) replace(next *front) {
 	old.cancel()
 	old.users.Add(1)
 	close(old.replaced)
-	old.endWatches()
 	old.leave()
 	if closing { // it may have ended those of the one before
 		next.endWatches()
 	}
 	d.Go(func() {
-		select {
-		case <-old.last:
-		case <-d.work.Done():
+		settled := time.NewTimer(settle)
+		defer settled.Stop()
+		for {
+			select {
+			case <-settled.C:
+				old.endWatches()
+				continue
+			case <-old.last:
+			case <-d.work.Done():
+			}
+			break
 		}
 		old.close()
 		d.mu.Lock()

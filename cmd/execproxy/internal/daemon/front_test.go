@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
 	"time"
@@ -90,5 +92,44 @@ func TestStreamOverReload(t *testing.T) {
 	}
 	if s := r.d.status(); s.Requests != 1 || s.InFlight != 0 || len(r.d.former) != 0 {
 		t.Errorf("after the end: %+v", s)
+	}
+}
+
+// A watch that came in the moment before a reload begins, and ends to begin anew: it is
+// not told that anything shuts down.
+func TestWatchDuringReload(t *testing.T) {
+	api, c, p := playground(t)
+	joan := filepath.Join(filepath.Dir(c.Key), "joan.pem")
+	writePair(t, api, joan, "joan")
+	r := begin(t, c, Options{
+		ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{p.Socket("serve")},
+		Reload: func() (*config.Config, error) {
+			return changed(c, func(c *config.Config) { c.Key, c.Cert = joan, joan }), nil
+		},
+	})
+	_, cert, key, err := r.d.LoopbackSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := r.d.enter()
+	if err := r.d.Reload("test"); err != nil {
+		t.Fatal(err)
+	}
+	req := httptest.NewRequest(http.MethodGet, "https://localhost/api/v1/namespaces/default/pods?watch=true", nil)
+	req.TLS = &tls.ConnectionState{HandshakeComplete: true, PeerCertificates: []*x509.Certificate{pair.Leaf}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w := httptest.NewRecorder()
+	func() {
+		defer func() { _ = recover() }() // how net/http cuts an answer
+		f.unix.ServeHTTP(w, req.WithContext(ctx))
+	}()
+	f.leave()
+	if w.Code != http.StatusOK || ctx.Err() != nil {
+		t.Errorf("%d %s, %v", w.Code, w.Body, ctx.Err())
 	}
 }
