@@ -164,6 +164,21 @@ func TestSidecarOutlivesItsClients(t *testing.T) {
 	r.gone(t)
 }
 
+// The socket of the id may be any of those that are named: its lock is not waited for twice.
+func TestOwnNameAmongSockets(t *testing.T) {
+	_, c, p := playground(t)
+	c.DrainTimeout = time.Millisecond
+	other := filepath.Join(p.Runtime, "other.sock")
+	r := begin(t, c, Options{ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{other, p.Socket("serve")}})
+	for _, path := range []string{other, p.Socket("serve")} {
+		if _, err := Answer(t.Context(), path, Ask{}); err != nil {
+			t.Error(err)
+		}
+	}
+	r.cancel()
+	r.gone(t)
+}
+
 // Nobody gets a document of a proxy that may yet fail to start.
 func TestNoDocumentBeforeReady(t *testing.T) {
 	_, c, p := playground(t)
