@@ -45,19 +45,22 @@ func (d *Daemon) followConfiguration() {
 	if path == "" || d.opt.Reload == nil {
 		return
 	}
-	first, _ := os.ReadFile(path)
 	d.Go(func() {
-		// The start took its time, and what was written meanwhile is what is followed.
-		if c, err := d.opt.Reload(); err != nil || len(differences(d.said.Load(), c)) > 0 {
-			_ = d.Reload("file changed")
-		}
+		known := false // what was read last has been looked at, and could be read
+		begun := false
 		err := watch.Run(d.work, watch.Options[[]byte]{
-			Paths: []string{path}, First: first, Equal: bytes.Equal,
-			Load: func() ([]byte, error) { return os.ReadFile(path) },
+			Paths: []string{path},
+			Equal: func(now, last []byte) bool { return known && bytes.Equal(now, last) },
+			Load:  func() ([]byte, error) { return os.ReadFile(path) },
+			// Also where it cannot be read, which status has to say, and when it can be again.
 			Changed: func(_ []byte, err error) {
-				if err != nil {
-					d.log.Error("the configuration cannot be read, the old one stays", "error", err)
-					return
+				known = err == nil
+				// The start took its time: mostly nothing was written meanwhile.
+				if !begun {
+					begun = true
+					if c, err := d.opt.Reload(); err == nil && len(differences(d.said.Load(), c)) == 0 {
+						return
+					}
 				}
 				_ = d.Reload("file changed")
 			},

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"math/big"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -102,6 +103,41 @@ func TestChangeDuringStart(t *testing.T) {
 			t.Fatal("it serves as " + r.d.status().Identity)
 		}
 	}
+}
+
+// A configuration that is gone is told like one that is wrong.
+func TestConfigurationIsGone(t *testing.T) {
+	_, c, p := playground(t)
+	c.File = strings.TrimSuffix(c.Key, "key.pem") + "config.yaml"
+	if err := os.WriteFile(c.File, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := begin(t, c, Options{
+		ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{p.Socket("serve")},
+		Reload: func() (*config.Config, error) {
+			_, err := os.ReadFile(c.File)
+			return c, err
+		},
+	})
+	if err := os.Remove(c.File); err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string, said func(error string) bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if s := r.d.status().Reload; s != nil && said(s.Error) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %+v", what, r.d.status().Reload)
+			}
+		}
+	}
+	says("status says nothing of it", func(s string) bool { return strings.Contains(s, "config.yaml") })
+	if err := os.WriteFile(c.File, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says("status remembers what has been mended", func(s string) bool { return s == "" })
 }
 
 // Who would be told READY=1 in the middle of a start believes it.
