@@ -162,20 +162,28 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, d.status())
 	})
-	mux.HandleFunc("POST "+pathReload, func(w http.ResponseWriter, _ *http.Request) {
+	look := func() {
 		f := d.enter()
 		defer f.leave()
 		f.lookAtKey()
+	}
+	mux.HandleFunc("POST "+pathReload, func(w http.ResponseWriter, _ *http.Request) {
+		look()
 		reply(w, http.StatusOK, struct{}{})
 	})
 	mux.HandleFunc("POST "+pathAnew, func(w http.ResponseWriter, _ *http.Request) {
+		if d.opt.Reload == nil {
+			look()
+			reply(w, http.StatusOK, anew{})
+			return
+		}
 		// A connection to the API server may be made meanwhile.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * reloadTimeout))
 		if err := d.Reload("asked to"); err != nil {
 			reply(w, http.StatusConflict, &refusal{Message: oneLine(err.Error())})
 			return
 		}
-		reply(w, http.StatusOK, anew{Read: d.opt.Reload != nil})
+		reply(w, http.StatusOK, anew{Read: true})
 	})
 	mux.HandleFunc("POST "+pathStop, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, struct{}{})

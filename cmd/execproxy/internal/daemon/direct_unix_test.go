@@ -116,7 +116,10 @@ func TestNoProxyHandsOutCredentials(t *testing.T) {
 	if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), `execproxy_obtentions_total{provider="none",result="error"} 1`) {
 		t.Errorf("metrics: %v\n%s", err, text)
 	}
-	if s := r.d.status(); s.Socket != "" || len(s.Listeners) != 0 {
+	if read, err := Reconfigure(t.Context(), r.places, Status{ID: "d"}); read || err != nil {
+		t.Errorf("reload: %v, %v", read, err)
+	}
+	if s := r.d.status(); s.Reload != nil || s.Socket != "" || len(s.Listeners) != 0 {
 		t.Errorf("it says that it serves at %q, %q", s.Socket, s.Listeners)
 	}
 	_, proxied, p := playground(t)

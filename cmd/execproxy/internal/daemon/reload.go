@@ -29,6 +29,9 @@ const reloadTimeout = keyTimeout + 15*time.Second
 // followConfiguration reloads when it is asked to, and when the configuration's file
 // holds something else.
 func (d *Daemon) followConfiguration() {
+	if d.opt.Reload == nil {
+		return
+	}
 	if d.opt.Hangup != nil {
 		d.Go(func() {
 			for {
@@ -42,7 +45,7 @@ func (d *Daemon) followConfiguration() {
 		})
 	}
 	path := d.config.File
-	if path == "" || d.opt.Reload == nil {
+	if path == "" {
 		return
 	}
 	d.Go(func() {
@@ -112,10 +115,6 @@ func (d *Daemon) Reload(why string) error {
 // reload returns the fields that have another value than before.
 func (d *Daemon) reload(ctx context.Context) ([]string, error) {
 	f := d.front.Load()
-	if d.opt.Reload == nil {
-		f.lookAtKey()
-		return nil, nil
-	}
 	c, err := d.opt.Reload()
 	if err != nil {
 		return nil, err
