@@ -141,15 +141,20 @@ func Chained(c *config.Config, environ []string) (plugin.Options, error) {
 func chainedEnviron(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
-		switch name {
-		case "_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "WINDOWID", "TERM_SESSION_ID", "VTE_VERSION",
-			"SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "GPG_TTY", "XDG_SESSION_ID", "XDG_VTNR", "TMUX", "TMUX_PANE", "STY", "WINDOW",
-			"HISTFILE", "PS1", "PROMPT_COMMAND", "KUBECONFIG", clientauthentication.InfoVariable:
-			return true
-		}
-		return strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM") ||
-			slices.Contains(systemd.Variables, name) || slices.Contains(systemd.Fleeting, name)
+		return slices.Contains(ofShells, name) || slices.Contains(systemd.Variables, name) || slices.Contains(systemd.Fleeting, name) ||
+			strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM") ||
+			name == "KUBECONFIG" || name == clientauthentication.InfoVariable
 	})
+}
+
+// ofShells are variables of a shell, a terminal's window, or a login.
+var ofShells = []string{
+	"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "HISTFILE", "PS1", "PROMPT_COMMAND", "SHELL_SESSION_ID", "STARSHIP_SESSION_KEY",
+	"SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "GPG_TTY", "XDG_SESSION_ID", "XDG_VTNR", "XDG_ACTIVATION_TOKEN", "DESKTOP_STARTUP_ID",
+	"TMUX", "TMUX_PANE", "STY", "WINDOW", "ZELLIJ", "ZELLIJ_PANE_ID", "ZELLIJ_SESSION_NAME",
+	"WINDOWID", "WINDOWPATH", "COLORFGBG", "TERM_SESSION_ID", "VTE_VERSION", "ITERM_SESSION_ID", "ITERM_PROFILE", "WT_SESSION", "WT_PROFILE_ID",
+	"GNOME_TERMINAL_SCREEN", "GNOME_TERMINAL_SERVICE", "KONSOLE_DBUS_SERVICE", "KONSOLE_DBUS_SESSION", "KONSOLE_DBUS_WINDOW",
+	"KITTY_PID", "KITTY_WINDOW_ID", "ALACRITTY_LOG", "ALACRITTY_SOCKET", "ALACRITTY_WINDOW_ID", "WEZTERM_PANE", "WEZTERM_UNIX_SOCKET",
 }
 
 // Inherited reports a variable of ours that a plugin behind gets, too.

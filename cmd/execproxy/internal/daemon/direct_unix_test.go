@@ -183,7 +183,7 @@ func TestIDOfPlugin(t *testing.T) {
 	c, _, _ := issuing(t)
 	base := []string{"HOME=/home/me", "PATH=/bin", "TERM=a", "PWD=/a", "SSH_TTY=/dev/pts/1", "_=x", "EXECPROXY_LOG_LEVEL=debug"}
 	id := ID(c, base, lifeDirect)
-	for _, same := range []string{"TERM=b", "PWD=/b", "SSH_TTY=/dev/pts/2", "SHLVL=3", "TMUX_PANE=%1", "EXECPROXY_AUTH=exec", "DISPLAY=:1", "KUBECONFIG=/a"} {
+	for _, same := range []string{"TERM=b", "PWD=/b", "SSH_TTY=/dev/pts/2", "SHLVL=3", "TMUX_PANE=%1", "EXECPROXY_AUTH=exec", "DISPLAY=:1", "KUBECONFIG=/a", "ITERM_SESSION_ID=w0t1", "KITTY_WINDOW_ID=2", "SYSTEMD_EXEC_PID=1"} {
 		if ID(c, append(slices.Clone(base), same), lifeDirect) != id {
 			t.Errorf("%s makes another daemon", same)
 		}
