@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 )
 
 // Bounds of a program's run and of what it prints.
@@ -98,6 +100,7 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = waitDelay
+	process.Apart(cmd)
 	out := &bounded{left: MaxOutput, full: cancel}
 	cmd.Stdout = out
 	err := cmd.Run()
@@ -111,7 +114,7 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 		return nil, fmt.Errorf("%s is not in PATH; install it, or set PATH in the env of kubelet's CredentialProviderConfig", program)
 	case errors.As(err, &exit):
 		return out.buf.Bytes(), fmt.Errorf("%s failed: %s", program, exit.ProcessState)
-	case err != nil:
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // it ended well; an agent that it left behind did not
 		return out.buf.Bytes(), fmt.Errorf("running %s: %w", program, err)
 	}
 	return out.buf.Bytes(), nil

@@ -1,14 +1,14 @@
 //go:build unix
 
-package plugin
+package process
 
 import (
 	"os/exec"
 	"syscall"
 )
 
-// ownGroup has the end of the plugin be the end of what it started, too.
-func ownGroup(cmd *exec.Cmd) {
+// Apart has the end of a program that is given up be the end of what it started, too.
+func Apart(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }
