@@ -59,7 +59,7 @@ registries:
 	}
 	// The directories of a system service are not for tests.
 	config := r.stdout
-	for from, to := range map[string]string{"value: /run\n": n.path("r"), "value: /var/lib\n": n.path("state")} {
+	for from, to := range map[string]string{"value: /run/execproxy-images\n": n.path("r"), "value: /var/lib/execproxy-images\n": n.path("state")} {
 		if !strings.Contains(config, from) {
 			t.Fatalf("no %q in %s", from, config)
 		}
