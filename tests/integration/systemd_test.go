@@ -84,12 +84,7 @@ func newUnit(t *testing.T, server string, dropIns map[string]string) *unit {
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(files, "bin/execproxy"), program, 0o755))
 	must(t, os.Chmod(filepath.Join(files, "bin/execproxy"), 0o755))
-	u.Manager, err = service.Start(t.Context(), h.dir, files)
-	if errors.Is(err, service.ErrNoGroups) {
-		fmt.Fprintf(os.Stderr, "integration: no systemd on this machine, %s is skipped: %v\n", t.Name(), err)
-		t.Skip(err)
-	}
-	need(t, err)
+	u.Manager = startSystemd(t, h.dir, files)
 	t.Cleanup(func() {
 		if t.Failed() {
 			status, _ := u.Run(context.Background(), "systemctl", "status", "execproxy@prod.socket", unitName)
@@ -100,6 +95,18 @@ func newUnit(t *testing.T, server string, dropIns map[string]string) *unit {
 	})
 	u.must("systemctl", "start", "execproxy@prod.socket")
 	return u
+}
+
+// startSystemd skips where the machine itself cannot have one, and says so.
+func startSystemd(t *testing.T, dir, files string) *service.Manager {
+	t.Helper()
+	m, err := service.Start(t.Context(), dir, files)
+	if errors.Is(err, service.ErrNoGroups) {
+		fmt.Fprintf(os.Stderr, "integration: no systemd on this machine, %s is skipped: %v\n", t.Name(), err)
+		t.Skip(err)
+	}
+	need(t, err)
+	return m
 }
 
 func (u *unit) config(server, user string) string {
