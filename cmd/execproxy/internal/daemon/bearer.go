@@ -146,7 +146,7 @@ func chainedEnviron(environ []string) []string {
 		switch name {
 		case "_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "WINDOWID", "TERM_SESSION_ID", "VTE_VERSION",
 			"SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "GPG_TTY", "XDG_SESSION_ID", "XDG_VTNR", "TMUX", "TMUX_PANE", "STY", "WINDOW",
-			"HISTFILE", "PS1", "PROMPT_COMMAND", "INVOCATION_ID", "JOURNAL_STREAM", "KUBECONFIG", clientauthentication.InfoVariable:
+			"HISTFILE", "PS1", "PROMPT_COMMAND", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "KUBECONFIG", clientauthentication.InfoVariable:
 			return true
 		}
 		return strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM")
