@@ -306,4 +306,6 @@ func Fail(out *os.File, err error) error {
 }
 
 // NewLogger logs as the configuration says, to w.
-func NewLogger(w io.Writer, c *config.Config) *slog.Logger { return newLogger(w, c, new(slog.LevelVar)) }
+func NewLogger(w io.Writer, c *config.Config) *slog.Logger {
+	return newLogger(w, c, new(slog.LevelVar))
+}
