@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/signer/token"
 )
@@ -100,7 +101,7 @@ func run(ctx context.Context, o Options) (*clientauthentication.Status, string, 
 	}
 	cmd.WaitDelay = ending
 	if o.Stdin == nil {
-		ownGroup(cmd)
+		process.OwnGroup(cmd)
 	}
 	began := time.Now()
 	if err := cmd.Start(); err != nil {

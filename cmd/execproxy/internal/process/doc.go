@@ -1,2 +1,3 @@
-// Package process waits for processes that are not our children.
+// Package process waits for processes that are not our children, and has programs end
+// with what they started.
 package process

@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 )
 
 // Bounds of a program's run and of what it prints.
@@ -91,13 +93,15 @@ func bare(url string) string {
 	return strings.ToLower(host)
 }
 
-// Run runs a program to its end and returns what it printed, also where it fails.
+// Run runs a program to its end and returns what it printed, also where it fails. One
+// that takes too long or prints too much ends with what it started.
 func Run(ctx context.Context, program string, args []string, stdin string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = waitDelay
+	process.OwnGroup(cmd)
 	out := &bounded{left: MaxOutput, full: cancel}
 	cmd.Stdout = out
 	err := cmd.Run()

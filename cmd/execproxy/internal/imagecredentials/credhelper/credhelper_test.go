@@ -3,11 +3,17 @@
 package credhelper
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 )
 
 // script puts a helper into PATH.
@@ -87,4 +93,41 @@ func TestHelper(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"credHelpers":{"r.example":"x"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) { _, _ = parse(data) })
+}
+
+// TestGroup: a program that takes too long ends with what it started.
+func TestGroup(t *testing.T) {
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	script(t, "x", "sleep 600 & echo $! > "+pidFile+".new; mv "+pidFile+".new "+pidFile+"; wait")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for i := 0; i < 3000; i++ {
+			if _, err := os.Stat(pidFile); err == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	if _, err := Run(ctx, "docker-credential-x", nil, ""); err == nil {
+		t.Error("no error")
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, gone := process.WatchEnd(pid)
+	if gone != nil {
+		return
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := ended(ctx); err != nil {
+		t.Errorf("process %d lives: %v", pid, err)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
