@@ -115,7 +115,7 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 		return nil, fmt.Errorf("%s is not in PATH; install it, or set PATH in the env of kubelet's CredentialProviderConfig", program)
 	case errors.As(err, &exit):
 		return out.buf.Bytes(), fmt.Errorf("%s failed: %s", program, exit.ProcessState)
-	case err != nil:
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // somebody that it left behind holds the pipe
 		return out.buf.Bytes(), fmt.Errorf("running %s: %w", program, err)
 	}
 	return out.buf.Bytes(), nil

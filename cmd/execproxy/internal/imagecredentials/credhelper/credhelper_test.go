@@ -131,3 +131,26 @@ func TestGroup(t *testing.T) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
+
+// TestLeftBehind: what a helper leaves running, an agent for example, may hold its
+// output open; the answer counts.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "helper")
+	pidFile := program + ".pid"
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nsleep 600 & echo $! > "+pidFile+"\necho answer\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := Run(t.Context(), program, nil, "")
+	if err != nil || string(out) != "answer\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
+		t.Errorf("process %q was not left behind", text)
+	}
+}
