@@ -66,7 +66,7 @@ type Cache struct {
 	running atomic.Int32 // calls of Run
 	stale   atomic.Bool  // it was refused, and no attempt has succeeded since
 
-	mu       sync.Mutex // of what follows
+	mu       sync.Mutex // of what follows, and of a new credential
 	refusals int        // in a row that led to an attempt
 	refused  time.Time  // when the last of them came
 }
@@ -149,8 +149,10 @@ func (c *Cache) Put(ctx context.Context, k *Credential) error {
 func (c *Cache) keep(k *Credential) *state {
 	now := c.now()
 	s := &state{credential: k, got: now, refreshAt: c.refreshAt(k, now)}
+	c.mu.Lock() // a refusal is of the one before or of this one
 	c.stale.Store(false)
 	c.state.Store(s)
+	c.mu.Unlock()
 	c.nudge()
 	return s
 }
@@ -168,6 +170,8 @@ func (c *Cache) nudge() {
 // when they go on, the pauses between attempts double up to a minute, so that a server that
 // takes nothing does not become a storm of calls.
 func (c *Cache) Refused(at time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	s, now := c.state.Load(), c.now()
 	if s.credential == nil {
 		return false
@@ -178,8 +182,6 @@ func (c *Cache) Refused(at time.Time) bool {
 	if c.stale.Load() {
 		return !now.Before(s.retryAt) // with those who were refused at the same time
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	since := now.Sub(c.refused)
 	if since >= calm || since < 0 {
 		c.refusals = 0
