@@ -146,6 +146,9 @@ const maxConfig = 4 << 20
 // Helper reads which helper a config.json has for a registry in its credHelpers;
 // "" is none. Everything else in the file is left alone: it is another tool's.
 func Helper(path, registry string) (string, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO would wait for a writer
+		return "", fmt.Errorf("reading the docker configuration %s: not a readable file of at most %d bytes", path, maxConfig)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("reading the docker configuration: %w", err)

@@ -85,6 +85,12 @@ func TestHelper(t *testing.T) {
 	if _, err := Helper(path, "r.example"); err == nil || strings.Contains(err.Error(), "hunter") {
 		t.Errorf("got %v", err)
 	}
+	if err := syscall.Mkfifo(path+".fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Helper(path+".fifo", "r.example"); err == nil || !strings.Contains(err.Error(), "not a readable file") {
+		t.Errorf("got %v", err)
+	}
 	if _, err := Helper(path+"x", "r.example"); err == nil {
 		t.Error("a missing file was read")
 	}

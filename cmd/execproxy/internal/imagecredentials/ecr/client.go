@@ -114,7 +114,7 @@ func (c *Client) Token(ctx context.Context, h Host, who Identity) (Token, error)
 	}
 	node, err := c.nodeCredentials(ctx, h.Region)
 	if err != nil {
-		return Token{}, fmt.Errorf("this node's identity: %w", err)
+		return Token{}, fmt.Errorf("this node's identity: %w", curable(err))
 	}
 	cfg.Credentials = node
 	t, err := ask(ctx, cfg, h)
@@ -165,6 +165,18 @@ func (c *Client) nodeCredentials(ctx context.Context, region string) (*sigv4.Cre
 	}
 	c.node.Store(node)
 	return node, nil
+}
+
+// curable is the error with a cure that whoever configures kubelet has: there are no
+// flags for the identity here.
+func curable(err error) error {
+	var e *sigv4.CredentialsError
+	if !errors.As(err, &e) || !strings.Contains(e.Cure, "--aws-") {
+		return err
+	}
+	ours := *e
+	ours.Cure = "give the node a role, or set AWS_PROFILE or its like in the env of kubelet's CredentialProviderConfig"
+	return &ours
 }
 
 // Name is who the node is: its access key's id, once it is known.

@@ -196,3 +196,15 @@ func TestNameDoesNotWait(t *testing.T) {
 	close(found)
 	<-done
 }
+
+// TestNoIdentity: the cure is one that whoever configures kubelet has.
+func TestNoIdentity(t *testing.T) {
+	clean(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	h, _ := ParseHost("123456789012.dkr.ecr.us-west-2.amazonaws.com")
+	_, err := NewClient(slog.New(slog.DiscardHandler)).Token(t.Context(), h, Identity{})
+	if err == nil || !strings.Contains(err.Error(), "in the env of kubelet's CredentialProviderConfig") || strings.Contains(err.Error(), "--") {
+		t.Errorf("got %v", err)
+	}
+}
