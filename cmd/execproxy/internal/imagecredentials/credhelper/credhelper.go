@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,8 +165,12 @@ func Helper(path, registry string) (string, error) {
 		return "", fmt.Errorf("reading the docker configuration %s: %w", path, err)
 	}
 	want := bare(serverURL(registry))
-	for server, name := range helpers {
-		if bare(serverURL(server)) == want {
+	servers := slices.Sorted(maps.Keys(helpers))
+	if _, exact := helpers[registry]; exact {
+		servers = []string{registry}
+	}
+	for _, server := range servers {
+		if name := helpers[server]; bare(serverURL(server)) == want {
 			if err := CheckName(name); err != nil {
 				return "", fmt.Errorf("the docker configuration %s, credHelpers of %s: %w", path, registry, err)
 			}

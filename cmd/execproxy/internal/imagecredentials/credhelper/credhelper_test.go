@@ -85,6 +85,15 @@ func TestHelper(t *testing.T) {
 	if _, err := Helper(path, "r.example"); err == nil || strings.Contains(err.Error(), "hunter") {
 		t.Errorf("got %v", err)
 	}
+	// Two ways to write one registry: the same one counts each time.
+	write(`{"credHelpers":{"https://r.example":"url","r.example":"exact","https://q.example/v1/":"b","https://q.example":"a"}}`)
+	for range 50 {
+		for registry, want := range map[string]string{"r.example": "exact", "q.example": "a"} {
+			if got, err := Helper(path, registry); err != nil || got != want {
+				t.Fatalf("%s: got %q, %v, want %q", registry, got, err, want)
+			}
+		}
+	}
 	if err := syscall.Mkfifo(path+".fifo", 0o600); err != nil {
 		t.Fatal(err)
 	}
