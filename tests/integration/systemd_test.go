@@ -267,7 +267,7 @@ func TestSystemd(t *testing.T) {
 func TestSystemdWatchdog(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
-	u := newUnit(t, up.url, map[string]string{unitName: "[Service]\nWatchdogSec=2s\n"})
+	u := newUnit(t, up.url, map[string]string{unitName: "[Service]\nWatchdogSec=4s\n"})
 	u.must("systemctl", "start", unitName)
 	client := u.client(false)
 	get(t, client, u.url()+"/version")
@@ -287,7 +287,7 @@ func TestSystemdWatchdog(t *testing.T) {
 	}
 	// A live one is left alone, for longer than the watchdog waits.
 	pid = u.show("MainPID")
-	time.Sleep(5 * time.Second)
+	time.Sleep(9 * time.Second)
 	if now := u.show("MainPID"); now != pid {
 		t.Error("a proxy that answers was exchanged")
 	}
