@@ -155,7 +155,8 @@ func TestHang(t *testing.T) {
 	if want := "module " + h.shim + ": the module does not answer: not within 2s"; !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got  %v\nwant %s…", err, want)
 	}
-	until(t, "it signs again", func() bool { return sign(k) == nil })
+	// Another of its sessions may answer in the moment before the process is ended.
+	until(t, "it signs again, in another process", func() bool { return sign(k) == nil && k.Stats().Reopened > 0 })
 	if k.Stats().Reopened != 1 {
 		t.Errorf("opened again %d times, want once", k.Stats().Reopened)
 	}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/execproxy/execproxy/signer/refresh"
 )
 
 // How credentials are kept.
@@ -17,10 +17,7 @@ const (
 	DefaultTimeout      = 10 * time.Second // for one attempt to get credentials
 	DefaultRefreshAhead = 5 * time.Minute  // before they expire
 
-	firstPause = time.Second      // after a failed attempt; doubles
-	lastPause  = time.Minute      // after many
-	restless   = 30 * time.Second // Invalidate does nothing sooner than this after an attempt
-	longestNap = time.Minute      // timers stand still while a machine sleeps, so look at the wall clock
+	restless = 30 * time.Second // Invalidate does nothing sooner than this after an attempt
 
 	cureExpired = "renew them, or set this machine's clock"
 )
@@ -40,22 +37,7 @@ type Credentials struct {
 	source aws.CredentialsProvider
 	o      CacheOptions
 	region string
-
-	state   atomic.Pointer[state]
-	turn    chan struct{} // held by whoever makes an attempt
-	wake    chan struct{}
-	running atomic.Int32 // calls of Run
-	stale   atomic.Bool  // Invalidate was called, and no attempt has succeeded since
-}
-
-// state is what the last attempts yielded. It is never changed, only exchanged.
-type state struct {
-	creds     *aws.Credentials // nil: none yet
-	refreshAt time.Time        // zero: never by itself
-	err       error            // of the last attempt
-	failures  int              // in a row
-	attempt   time.Time        // when the last one ended
-	retryAt   time.Time        // no attempt before; zero after a success
+	kept   *refresh.Cache[*aws.Credentials]
 }
 
 // NewCredentials returns a cache in front of source, which must respect the context it is
@@ -73,9 +55,56 @@ func NewCredentials(source aws.CredentialsProvider, o CacheOptions) *Credentials
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	c := &Credentials{source: source, o: o, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
-	c.state.Store(&state{})
+	c := &Credentials{source: source, o: o}
+	c.kept = refresh.New(refresh.Options[*aws.Credentials]{
+		Source: c.fetch, Check: check, Explain: c.explain, Expires: expires,
+		Timeout: o.Timeout, Ahead: o.RefreshAhead, Clock: o.Clock,
+		Kept: func(k *aws.Credentials) {
+			o.Logger.Debug("got aws credentials", slog.String("source", k.Source),
+				slog.String("accessKeyID", k.AccessKeyID), slog.Time("expires", k.Expires))
+		},
+		Failed: func(err error, serves bool, retryAt time.Time) {
+			o.Logger.Warn("aws credentials were not refreshed", slog.Any("error", err),
+				slog.Bool("oldOnesServe", serves), slog.Time("retry", retryAt))
+		},
+	})
 	return c
+}
+
+func (c *Credentials) fetch(ctx context.Context) (*aws.Credentials, error) {
+	k, err := c.source.Retrieve(ctx)
+	return &k, err
+}
+
+func check(k *aws.Credentials, now time.Time) error {
+	switch {
+	case !k.HasKeys():
+		return errors.New("the source gave an empty key")
+	case expired(*k, now):
+		return &CredentialsError{Err: ErrExpired, Cure: cureExpired}
+	}
+	return nil
+}
+
+func expires(k *aws.Credentials) time.Time {
+	if !k.CanExpire {
+		return time.Time{}
+	}
+	return k.Expires
+}
+
+func (c *Credentials) explain(err error, late bool) error {
+	if err == nil {
+		return &CredentialsError{Err: ErrExpired, Cure: cureExpired}
+	}
+	var known *CredentialsError
+	if !errors.As(err, &known) {
+		err = &CredentialsError{Err: err}
+	}
+	if late {
+		err = fmt.Errorf("gave up after %s: %w", c.o.Timeout, err)
+	}
+	return err
 }
 
 // Region is the region that LoadCredentials found; "" where there is none.
@@ -83,8 +112,8 @@ func (c *Credentials) Region() string { return c.region }
 
 // String tells whose credentials these are: the access key id, which is no secret.
 func (c *Credentials) String() string {
-	if s := c.state.Load(); s.creds != nil {
-		return "aws credentials " + s.creds.AccessKeyID
+	if s, ok := c.kept.Look(); ok {
+		return "aws credentials " + s.Value.AccessKeyID
 	}
 	return "aws credentials, none yet"
 }
@@ -97,30 +126,11 @@ func (c *Credentials) GoString() string { return c.String() }
 // called), a failure is logged and those are returned. It fails with a *[CredentialsError],
 // or with ctx.Err() if ctx ends first.
 func (c *Credentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
-	s := c.state.Load()
-	now := c.now()
-	if s.valid(now) && !c.due(s, now) {
-		return *s.creds, nil
+	k, err := c.kept.Get(ctx)
+	if err != nil {
+		return aws.Credentials{}, err
 	}
-	s, err := c.refresh(ctx, s)
-	if s.valid(c.now()) {
-		return *s.creds, nil
-	}
-	if err == nil { // a success that is over already
-		err = &CredentialsError{Err: ErrExpired, Cure: cureExpired}
-	}
-	return aws.Credentials{}, err
-}
-
-// due tells whether Retrieve itself attempts a refresh although there are valid credentials.
-func (c *Credentials) due(s *state, now time.Time) bool {
-	if now.Before(s.retryAt) {
-		return false
-	}
-	if c.stale.Load() {
-		return true
-	}
-	return c.running.Load() == 0 && !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
+	return *k, nil
 }
 
 // Invalidate has the next Retrieve, or Run, get new credentials: call it when the server
@@ -128,130 +138,14 @@ func (c *Credentials) due(s *state, now time.Time) bool {
 // server that refuses everything does not become a storm of calls. Should the refresh fail,
 // the old credentials serve on while they last.
 func (c *Credentials) Invalidate() {
-	if s := c.state.Load(); s.creds == nil || c.now().Sub(s.attempt) < restless {
-		return
-	}
-	c.stale.Store(true)
-	select {
-	case c.wake <- struct{}{}:
-	default:
+	if s, ok := c.kept.Look(); ok && c.kept.Now().Sub(s.Attempt) >= restless {
+		c.kept.Invalidate()
 	}
 }
 
 // Run refreshes credentials ahead of expiry until ctx ends, and returns nil then. With it,
 // requests do not wait for refreshes.
 func (c *Credentials) Run(ctx context.Context) error {
-	c.running.Add(1)
-	defer c.running.Add(-1)
-	for {
-		s, now := c.state.Load(), c.now()
-		next := s.refreshAt
-		if s.creds == nil || c.stale.Load() {
-			next = now
-		}
-		if next.Before(s.retryAt) && !next.IsZero() {
-			next = s.retryAt
-		}
-		if !next.IsZero() && !now.Before(next) {
-			_, _ = c.refresh(ctx, s) // it logs its failures
-			if ctx.Err() != nil {
-				return nil
-			}
-			continue
-		}
-		nap := longestNap
-		if !next.IsZero() {
-			nap = min(nap, next.Sub(now))
-		}
-		timer := time.NewTimer(nap)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-c.wake:
-			timer.Stop()
-		case <-timer.C:
-		}
-	}
+	c.kept.Run(ctx, nil)
+	return nil
 }
-
-// refresh makes an attempt, or takes the result of one that ended after the caller saw
-// before. It always returns a state.
-func (c *Credentials) refresh(ctx context.Context, before *state) (*state, error) {
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return before, ctx.Err()
-	}
-	s, now := c.state.Load(), c.now()
-	if s != before || now.Before(s.retryAt) {
-		return s, s.err // somebody else's result; after a failure that of everybody for a while
-	}
-	attempt, cancel := context.WithTimeout(ctx, c.o.Timeout)
-	creds, err := c.source.Retrieve(attempt)
-	late := attempt.Err() != nil
-	cancel()
-	if err != nil && ctx.Err() != nil {
-		return s, ctx.Err() // the caller went away: that says nothing about the source
-	}
-	next := &state{attempt: c.now()}
-	switch {
-	case err != nil:
-	case !creds.HasKeys():
-		err = errors.New("the source gave an empty key")
-	case expired(creds, next.attempt):
-		err = &CredentialsError{Err: ErrExpired, Cure: cureExpired}
-	}
-	if err == nil {
-		c.stale.Store(false)
-		next.creds, next.refreshAt = &creds, c.refreshAt(creds, next.attempt)
-		c.o.Logger.Debug("got aws credentials", slog.String("source", creds.Source),
-			slog.String("accessKeyID", creds.AccessKeyID), slog.Time("expires", creds.Expires))
-	} else {
-		var known *CredentialsError
-		if !errors.As(err, &known) {
-			err = &CredentialsError{Err: err}
-		}
-		if late {
-			err = fmt.Errorf("gave up after %s: %w", c.o.Timeout, err)
-		}
-		next.creds, next.refreshAt = s.creds, s.refreshAt
-		next.err, next.failures = err, s.failures+1
-		next.retryAt = next.attempt.Add(pause(next.failures))
-		if s.creds != nil { // the first attempt has a caller who is told
-			c.o.Logger.Warn("aws credentials were not refreshed", slog.Any("error", err),
-				slog.Bool("oldOnesServe", s.valid(next.attempt)), slog.Time("retry", next.retryAt))
-		}
-	}
-	c.state.Store(next)
-	return next, err
-}
-
-// refreshAt spreads refreshes over a fifth of the time ahead: many proxies that started
-// together do not call together.
-func (c *Credentials) refreshAt(creds aws.Credentials, now time.Time) time.Time {
-	if !creds.CanExpire {
-		return time.Time{}
-	}
-	ahead := min(c.o.RefreshAhead, creds.Expires.Sub(now)/2)
-	at := creds.Expires.Round(0).Add(-ahead + rand.N(ahead/5+1))
-	// A source that hands out the same ones until they expire is not asked in a loop.
-	if soonest := now.Add(firstPause); at.Before(soonest) {
-		return soonest
-	}
-	return at
-}
-
-// pause grows with the failures in a row, and is not the same everywhere.
-func pause(failures int) time.Duration {
-	d := min(firstPause<<min(failures-1, 10), lastPause)
-	return d*4/5 + rand.N(d*2/5+1)
-}
-
-func (s *state) valid(now time.Time) bool {
-	return s.creds != nil && !expired(*s.creds, now)
-}
-
-// now is the wall clock's time: what counts is when the credentials expire for the server.
-func (c *Credentials) now() time.Time { return c.o.Clock().Round(0) }

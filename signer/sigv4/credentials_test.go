@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/execproxy/execproxy/signer/refresh"
 )
 
 // source is a fake chain: it counts, and does what the test tells it.
@@ -116,7 +118,7 @@ func TestOldOnesServe(t *testing.T) {
 		}
 		// It recovers by itself.
 		s.do.Store(answer(hourly))
-		time.Sleep(2 * lastPause)
+		time.Sleep(2 * refresh.LastPause)
 		if got, err := c.Retrieve(t.Context()); err != nil || !got.Expires.After(creds.Expires) {
 			t.Errorf("recovered: %v, %v", got.Expires, err)
 		}
@@ -305,7 +307,7 @@ func TestSleep(t *testing.T) {
 		c := NewCredentials(s, CacheOptions{Clock: now})
 		stop := run(t, c)
 		slept.Store(int64(8 * time.Hour))
-		time.Sleep(longestNap)
+		time.Sleep(refresh.LastPause)
 		synctest.Wait()
 		if n := s.calls.Load(); n != 2 {
 			t.Errorf("%d calls, want 2: Run did not notice", n)

@@ -41,7 +41,7 @@ func (c *Credentials) EKSToken(ctx context.Context, cluster string) (token strin
 	if cfg.Region == "" {
 		return "", time.Time{}, &CredentialsError{Err: errors.New("no region for an EKS token"), Cure: "set --aws-region, AWS_REGION or the profile's region"}
 	}
-	now := c.now()
+	now := c.kept.Now()
 	client := sts.NewFromConfig(*cfg, func(o *sts.Options) {
 		o.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return creds, nil })
 	})

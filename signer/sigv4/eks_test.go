@@ -120,11 +120,12 @@ func TestEKSTokenFailures(t *testing.T) {
 	if c, err = LoadCredentials(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	s := *c.state.Load()
-	short := *s.creds
+	s, _ := c.kept.Look()
+	short := *s.Value
 	short.CanExpire, short.Expires = true, end
-	s.creds = &short
-	c.state.Store(&s)
+	if err := c.kept.Put(t.Context(), &short); err != nil {
+		t.Fatal(err)
+	}
 	if _, expires, err := c.EKSToken(t.Context(), "prod"); err != nil || !expires.Equal(end) {
 		t.Errorf("%v, %v", expires, err)
 	}

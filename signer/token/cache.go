@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/execproxy/execproxy/signer/refresh"
 )
 
 // How credentials are kept.
@@ -17,10 +17,7 @@ const (
 	DefaultTimeout      = 15 * time.Second // for one attempt to get one
 	DefaultRefreshAhead = time.Minute      // before it expires
 
-	firstPause = time.Second      // after a failed attempt, or a refusal that came to nothing; doubles
-	lastPause  = time.Minute      // after many
-	calm       = 10 * time.Minute // without a refusal, after which the next one counts as the first
-	longestNap = time.Minute      // timers stand still while a machine sleeps, so look at the wall clock
+	calm = 10 * time.Minute // without a refusal, after which the next one counts as the first
 )
 
 // ErrExpired says that a credential's time is over.
@@ -57,28 +54,11 @@ func (e *Error) StatusCode() int { return http.StatusServiceUnavailable }
 
 // A Cache gets credentials ahead of expiry. Its methods are safe for concurrent use.
 type Cache struct {
-	source Source
-	o      Options
+	kept *refresh.Cache[*Credential]
 
-	state   atomic.Pointer[state]
-	turn    chan struct{} // held by whoever makes an attempt
-	wake    chan struct{}
-	running atomic.Int32 // calls of Run
-	stale   atomic.Bool  // it was refused, and no attempt has succeeded since
-
-	mu       sync.Mutex // of what follows, and of a new credential
+	mu       sync.Mutex // of what follows
 	refusals int        // in a row that led to an attempt
 	refused  time.Time  // when the last of them came
-}
-
-// state is what the last attempts yielded. It is never changed, only exchanged.
-type state struct {
-	credential *Credential // nil: none yet
-	got        time.Time   // when
-	refreshAt  time.Time   // zero: never by itself
-	err        error       // of the last attempt
-	failures   int         // in a row
-	retryAt    time.Time   // no attempt before; zero after a success
 }
 
 // New returns a cache in front of source. It does not call source yet.
@@ -92,76 +72,54 @@ func New(source Source, o Options) *Cache {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Clock == nil {
-		o.Clock = time.Now
-	}
-	c := &Cache{source: source, o: o, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
-	c.state.Store(&state{})
-	return c
+	return &Cache{kept: refresh.New(refresh.Options[*Credential]{
+		Timeout: o.Timeout, Ahead: o.RefreshAhead, Clock: o.Clock,
+		Source:  source.Credential,
+		Expires: func(k *Credential) time.Time { return k.Expires },
+		Check: func(k *Credential, now time.Time) error {
+			if err := k.Check(now); err != nil {
+				return fmt.Errorf("what was handed out cannot be used: %w", err)
+			}
+			return nil
+		},
+		Explain: func(err error, late bool) error {
+			var known *Error
+			switch {
+			case err == nil:
+				return &Error{ErrExpired}
+			case late && !errors.Is(err, context.DeadlineExceeded):
+				err = fmt.Errorf("gave up after %s: %w", o.Timeout, err)
+			}
+			if errors.As(err, &known) {
+				return err
+			}
+			return &Error{err}
+		},
+		Kept: func(k *Credential) { o.Logger.Debug("got a credential", slog.Any("credential", k)) },
+		Failed: func(err error, serves bool, retryAt time.Time) {
+			o.Logger.Warn("the credential was not refreshed", slog.Any("error", err),
+				slog.Bool("oldOneServes", serves), slog.Time("retry", retryAt))
+		},
+	})}
 }
 
 // Credential returns a valid credential: the one at hand, or else a new one. While an
 // attempt fails the one at hand serves, as long as it is valid. It fails with an *[Error],
 // or with ctx.Err() if ctx ends first.
-func (c *Cache) Credential(ctx context.Context) (*Credential, error) {
-	s := c.state.Load()
-	now := c.now()
-	if s.valid(now) && !c.due(s, now) {
-		return s.credential, nil
-	}
-	s, err := c.refresh(ctx, s)
-	if s.valid(c.now()) {
-		return s.credential, nil
-	}
-	if err == nil { // a success that is over already
-		err = &Error{ErrExpired}
-	}
-	return nil, err
-}
-
-// due tells whether Credential itself makes an attempt although there is a valid one.
-func (c *Cache) due(s *state, now time.Time) bool {
-	if now.Before(s.retryAt) {
-		return false
-	}
-	if c.stale.Load() {
-		return true
-	}
-	return c.running.Load() == 0 && !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
-}
+func (c *Cache) Credential(ctx context.Context) (*Credential, error) { return c.kept.Get(ctx) }
 
 // Put takes over a credential that somebody else got, and reports what is wrong with it.
-func (c *Cache) Put(ctx context.Context, k *Credential) error {
-	if err := k.Check(c.now()); err != nil {
-		return &Error{err}
-	}
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	c.keep(k)
+func (c *Cache) Put(ctx context.Context, k *Credential) error { return c.kept.Put(ctx, k) }
+
+// Stale reports that the credential at hand was refused, and that no other has been got
+// since.
+func (c *Cache) Stale() bool { return c.kept.Stale() }
+
+// Run gets credentials ahead of expiry until ctx ends, and returns nil then. With it,
+// requests do not wait. changed, if not nil, is called with each new one.
+func (c *Cache) Run(ctx context.Context, changed func(*Credential)) error {
+	c.kept.Run(ctx, changed)
 	return nil
-}
-
-// keep needs the turn.
-func (c *Cache) keep(k *Credential) *state {
-	now := c.now()
-	s := &state{credential: k, got: now, refreshAt: c.refreshAt(k, now)}
-	c.mu.Lock() // a refusal is of the one before or of this one
-	c.stale.Store(false)
-	c.state.Store(s)
-	c.mu.Unlock()
-	c.nudge()
-	return s
-}
-
-func (c *Cache) nudge() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Refused is told that the API server did not take the credential that was in use at a
@@ -172,150 +130,26 @@ func (c *Cache) nudge() {
 func (c *Cache) Refused(at time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, now := c.state.Load(), c.now()
-	if s.credential == nil {
+	s, ok := c.kept.Look()
+	now := c.kept.Now()
+	if !ok {
 		return false
 	}
-	if s.got.After(at.Round(0)) {
+	if s.Got.After(at.Round(0)) {
 		return true
 	}
-	if c.stale.Load() {
-		return !now.Before(s.retryAt) // with those who were refused at the same time
+	if c.kept.Stale() {
+		return !now.Before(s.RetryAt) // with those who were refused at the same time
 	}
 	since := now.Sub(c.refused)
 	if since >= calm || since < 0 {
 		c.refusals = 0
 	}
-	if c.refusals > 0 && since < min(firstPause<<min(c.refusals-1, 10), lastPause) {
+	if c.refusals > 0 && since < refresh.Doubled(c.refusals) {
 		return false
 	}
 	c.refusals++
 	c.refused = now
-	c.stale.Store(true)
-	c.nudge()
+	c.kept.Invalidate()
 	return true
 }
-
-// Stale reports that the credential at hand was refused, and that no other has been got
-// since.
-func (c *Cache) Stale() bool { return c.stale.Load() }
-
-// Run gets credentials ahead of expiry until ctx ends, and returns nil then. With it,
-// requests do not wait. changed, if not nil, is called with each new one.
-func (c *Cache) Run(ctx context.Context, changed func(*Credential)) error {
-	c.running.Add(1)
-	defer c.running.Add(-1)
-	last := c.state.Load().credential
-	for {
-		s, now := c.state.Load(), c.now()
-		if s.credential != last && s.credential != nil {
-			last = s.credential
-			if changed != nil {
-				changed(last)
-			}
-		}
-		next := s.refreshAt
-		if s.credential == nil || c.stale.Load() {
-			next = now
-		}
-		if next.Before(s.retryAt) && !next.IsZero() {
-			next = s.retryAt
-		}
-		if !next.IsZero() && !now.Before(next) {
-			_, _ = c.refresh(ctx, s) // it logs its failures
-			if ctx.Err() != nil {
-				return nil
-			}
-			continue
-		}
-		nap := longestNap
-		if !next.IsZero() {
-			nap = min(nap, next.Sub(now))
-		}
-		timer := time.NewTimer(nap)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-c.wake:
-			timer.Stop()
-		case <-timer.C:
-		}
-	}
-}
-
-// refresh makes an attempt, or takes the result of one that ended after the caller saw
-// before. It always returns a state.
-func (c *Cache) refresh(ctx context.Context, before *state) (*state, error) {
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return before, ctx.Err()
-	}
-	s, now := c.state.Load(), c.now()
-	if s != before || now.Before(s.retryAt) {
-		return s, s.err // somebody else's result; after a failure that of everybody for a while
-	}
-	attempt, cancel := context.WithTimeout(ctx, c.o.Timeout)
-	defer cancel()
-	k, err := c.source.Credential(attempt)
-	if err != nil && ctx.Err() != nil {
-		return s, ctx.Err() // the caller went away: that says nothing about the source
-	}
-	if err == nil {
-		if err = k.Check(c.now()); err != nil {
-			err = fmt.Errorf("what was handed out cannot be used: %w", err)
-		}
-	}
-	if err == nil {
-		c.o.Logger.Debug("got a credential", slog.Any("credential", k))
-		return c.keep(k), nil
-	}
-	if attempt.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("gave up after %s: %w", c.o.Timeout, err)
-	}
-	var known *Error
-	if !errors.As(err, &known) {
-		err = &Error{err}
-	}
-	next := &state{
-		credential: s.credential, got: s.got, refreshAt: s.refreshAt,
-		err: err, failures: s.failures + 1,
-	}
-	next.retryAt = c.now().Add(pause(next.failures))
-	if s.credential != nil { // the first attempt has a caller who is told
-		c.o.Logger.Warn("the credential was not refreshed", slog.Any("error", err),
-			slog.Bool("oldOneServes", s.valid(c.now())), slog.Time("retry", next.retryAt))
-	}
-	c.state.Store(next)
-	return next, err
-}
-
-// refreshAt spreads refreshes over a fifth of the time ahead: many proxies that started
-// together do not call together.
-func (c *Cache) refreshAt(k *Credential, now time.Time) time.Time {
-	if k.Expires.IsZero() {
-		return time.Time{}
-	}
-	ahead := max(0, min(c.o.RefreshAhead, k.Expires.Sub(now)/2))
-	at := k.Expires.Round(0).Add(-ahead + rand.N(ahead/5+1))
-	// A source that hands out the same one until it expires is not asked in a loop.
-	if soonest := now.Add(firstPause); at.Before(soonest) {
-		return soonest
-	}
-	return at
-}
-
-// pause grows with the failures in a row, and is not the same everywhere.
-func pause(failures int) time.Duration {
-	d := min(firstPause<<min(failures-1, 10), lastPause)
-	return d*4/5 + rand.N(d*2/5+1)
-}
-
-func (s *state) valid(now time.Time) bool {
-	return s.credential != nil && !s.credential.expired(now)
-}
-
-// now is the wall clock's time: what counts is when a credential expires for the server.
-func (c *Cache) now() time.Time { return c.o.Clock().Round(0) }

@@ -41,6 +41,6 @@ func (s *Signer) ObserveResponse(status int, _ http.Header, sentAt time.Time) (a
 	if status != http.StatusUnauthorized {
 		return false
 	}
-	k := s.cache.state.Load().credential
-	return s.cache.Refused(sentAt) && k != nil && k.Token != ""
+	k, ok := s.cache.kept.Look()
+	return s.cache.Refused(sentAt) && ok && k.Value.Token != ""
 }

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os/exec"
 	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 )
 
 const (
@@ -30,7 +32,9 @@ func (s *Source) askProgram(ctx context.Context) (reading, error) {
 	cmd := exec.CommandContext(ctx, s.spec.Place, s.what+": ")
 	cmd.Stdout = out // stdin and stderr are the null device: the client's are not ours
 	cmd.WaitDelay = askpassGrace
-	apart(cmd, !s.terminal)
+	if !s.terminal { // a program that may ask there stays in our process group: others cannot read from it
+		process.Apart(cmd)
+	}
 	// Our client's lock is one of them, which must come free when the client ends, not
 	// when an agent does that the program leaves behind.
 	keepDescriptors()

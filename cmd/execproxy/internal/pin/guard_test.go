@@ -20,7 +20,7 @@ func TestThreeAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := write(t, filepath.Join(dir, "pin"), "1234\n")
 	state := filepath.Join(dir, "state")
-	three := []*process{
+	three := []*player{
 		start(t, "home", "file:"+path, state), start(t, "home", "file:"+path, state), start(t, "home", "file:"+path, state),
 	}
 	for _, p := range three {

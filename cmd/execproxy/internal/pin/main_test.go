@@ -117,8 +117,8 @@ func trySecret(ctx context.Context, s *Source) error {
 
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// process is the test binary in a role of its own.
-type process struct {
+// player is the test binary in a role of its own.
+type player struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -126,7 +126,7 @@ type process struct {
 }
 
 // start runs a role; it has said "ready" when start returns.
-func start(t *testing.T, role, spec, state string, change ...func(*exec.Cmd)) *process {
+func start(t *testing.T, role, spec, state string, change ...func(*exec.Cmd)) *player {
 	t.Helper()
 	exe, err := os.Executable()
 	must(t, err)
@@ -136,7 +136,7 @@ func start(t *testing.T, role, spec, state string, change ...func(*exec.Cmd)) *p
 	for _, f := range change {
 		f(cmd)
 	}
-	p := &process{t: t, cmd: cmd, said: make(chan string, 64)}
+	p := &player{t: t, cmd: cmd, said: make(chan string, 64)}
 	p.stdin, err = cmd.StdinPipe()
 	must(t, err)
 	stdout, err := cmd.StdoutPipe()
@@ -153,14 +153,14 @@ func start(t *testing.T, role, spec, state string, change ...func(*exec.Cmd)) *p
 	return p
 }
 
-func (p *process) tell(line string) {
+func (p *player) tell(line string) {
 	p.t.Helper()
 	_, err := io.WriteString(p.stdin, line+"\n")
 	must(p.t, err)
 }
 
 // next is the next line that the process says.
-func (p *process) next() string {
+func (p *player) next() string {
 	p.t.Helper()
 	select {
 	case line, ok := <-p.said:
@@ -174,7 +174,7 @@ func (p *process) next() string {
 	return ""
 }
 
-func (p *process) expect(prefix string) string {
+func (p *player) expect(prefix string) string {
 	p.t.Helper()
 	line := p.next()
 	if !strings.HasPrefix(line, prefix) {
@@ -184,7 +184,7 @@ func (p *process) expect(prefix string) string {
 }
 
 // end ends the process, and waits for it.
-func (p *process) end() {
+func (p *player) end() {
 	if p.cmd.ProcessState != nil {
 		return
 	}

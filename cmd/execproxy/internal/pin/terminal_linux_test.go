@@ -43,7 +43,7 @@ func newPty(t *testing.T) *pty {
 }
 
 // start runs a role in a session of its own on the terminal.
-func (p *pty) start(role, state string) *process {
+func (p *pty) start(role, state string) *player {
 	return start(p.t, role, "prompt", state, func(cmd *exec.Cmd) {
 		cmd.ExtraFiles = []*os.File{p.slave}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 3}
@@ -142,20 +142,20 @@ func TestPrompt(t *testing.T) {
 
 func TestPromptEnds(t *testing.T) {
 	for name, c := range map[string]struct {
-		end  func(*pty, *process)
+		end  func(*pty, *player)
 		want string
 	}{
-		"Ctrl-C":         {func(tty *pty, _ *process) { tty.write(canary + "\x03") }, "interrupted: " + what + ": the prompt was interrupted"},
-		"Ctrl-\\":        {func(tty *pty, _ *process) { tty.write(canary + "\x1c") }, "interrupted: "},
-		"SIGTERM":        {func(tty *pty, p *process) { tty.write(canary); must(t, p.cmd.Process.Signal(syscall.SIGTERM)) }, "interrupted: "},
-		"SIGHUP":         {func(tty *pty, p *process) { tty.write(canary); must(t, p.cmd.Process.Signal(syscall.SIGHUP)) }, "interrupted: "},
-		"cancelled":      {func(tty *pty, p *process) { tty.write(canary); p.tell("") }, "interrupted: "},
-		"Ctrl-D":         {func(tty *pty, _ *process) { tty.write("\x04") }, "error: " + what + ": the prompt was cancelled: nothing was typed"},
-		"empty":          {func(tty *pty, _ *process) { tty.write("\n") }, "error: " + what + ": the prompt was cancelled: nothing was typed"},
-		"arrow":          {func(tty *pty, _ *process) { tty.write(canary + "\x1b[D\n") }, "error: " + what + ": the prompt holds no PIN: a control key was typed"},
-		"Ctrl-Z":         {func(tty *pty, _ *process) { tty.write(canary + "\x1a\n") }, "error: " + what + ": the prompt holds no PIN: a control key was typed"},
-		"too long":       {func(tty *pty, _ *process) { tty.write(strings.Repeat(canary, 100) + "\n") }, "error: " + what + ": the prompt holds no PIN: it is longer"},
-		"two bytes less": {func(tty *pty, _ *process) { tty.write(strings.Repeat("x", 257) + "\n") }, "error: " + what + ": the prompt holds no PIN: it is longer"},
+		"Ctrl-C":         {func(tty *pty, _ *player) { tty.write(canary + "\x03") }, "interrupted: " + what + ": the prompt was interrupted"},
+		"Ctrl-\\":        {func(tty *pty, _ *player) { tty.write(canary + "\x1c") }, "interrupted: "},
+		"SIGTERM":        {func(tty *pty, p *player) { tty.write(canary); must(t, p.cmd.Process.Signal(syscall.SIGTERM)) }, "interrupted: "},
+		"SIGHUP":         {func(tty *pty, p *player) { tty.write(canary); must(t, p.cmd.Process.Signal(syscall.SIGHUP)) }, "interrupted: "},
+		"cancelled":      {func(tty *pty, p *player) { tty.write(canary); p.tell("") }, "interrupted: "},
+		"Ctrl-D":         {func(tty *pty, _ *player) { tty.write("\x04") }, "error: " + what + ": the prompt was cancelled: nothing was typed"},
+		"empty":          {func(tty *pty, _ *player) { tty.write("\n") }, "error: " + what + ": the prompt was cancelled: nothing was typed"},
+		"arrow":          {func(tty *pty, _ *player) { tty.write(canary + "\x1b[D\n") }, "error: " + what + ": the prompt holds no PIN: a control key was typed"},
+		"Ctrl-Z":         {func(tty *pty, _ *player) { tty.write(canary + "\x1a\n") }, "error: " + what + ": the prompt holds no PIN: a control key was typed"},
+		"too long":       {func(tty *pty, _ *player) { tty.write(strings.Repeat(canary, 100) + "\n") }, "error: " + what + ": the prompt holds no PIN: it is longer"},
+		"two bytes less": {func(tty *pty, _ *player) { tty.write(strings.Repeat("x", 257) + "\n") }, "error: " + what + ": the prompt holds no PIN: it is longer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tty := newPty(t)

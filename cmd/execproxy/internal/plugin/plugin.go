@@ -101,7 +101,7 @@ func run(ctx context.Context, o Options) (*clientauthentication.Status, string, 
 	}
 	cmd.WaitDelay = ending
 	if o.Stdin == nil {
-		process.OwnGroup(cmd)
+		process.Apart(cmd)
 	}
 	began := time.Now()
 	if err := cmd.Start(); err != nil {

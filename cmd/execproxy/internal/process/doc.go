@@ -1,3 +1,3 @@
-// Package process waits for processes that are not our children, and has programs end
-// with what they started.
+// Package process ends the programs that we start, and waits for the end of those that are not
+// our children.
 package process

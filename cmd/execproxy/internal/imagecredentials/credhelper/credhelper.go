@@ -103,7 +103,7 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = waitDelay
-	process.OwnGroup(cmd)
+	process.Apart(cmd)
 	out := &bounded{left: MaxOutput, full: cancel}
 	cmd.Stdout = out
 	err := cmd.Run()
@@ -117,7 +117,7 @@ func Run(ctx context.Context, program string, args []string, stdin string) ([]by
 		return nil, fmt.Errorf("%s is not in PATH; install it, or set PATH in the env of kubelet's CredentialProviderConfig", program)
 	case errors.As(err, &exit):
 		return out.buf.Bytes(), fmt.Errorf("%s failed: %s", program, exit.ProcessState)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // somebody that it left behind holds the pipe
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // it ended well; an agent that it left behind did not
 		return out.buf.Bytes(), fmt.Errorf("running %s: %w", program, err)
 	}
 	return out.buf.Bytes(), nil

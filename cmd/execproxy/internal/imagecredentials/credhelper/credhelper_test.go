@@ -26,22 +26,38 @@ func script(t *testing.T, name, body string) {
 	t.Setenv("PATH", dir+":/usr/bin:/bin")
 }
 
+// endAgent ends what a script left behind on purpose.
+func endAgent(t *testing.T) {
+	dir, _, _ := strings.Cut(os.Getenv("PATH"), ":")
+	if data, err := os.ReadFile(filepath.Join(dir, "agent")); err == nil {
+		pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Errorf("the agent: %v", err)
+		}
+	}
+}
+
 func TestGet(t *testing.T) {
 	for name, c := range map[string]struct{ registry, body, want string }{
-		"found":          {"r.example:5000", `[ "$*" = get ] && [ "$(cat)" = r.example:5000 ] && echo '{"ServerURL":"https://r.example:5000/v2/","Username":"u","Secret":"hunter-2718"}'`, ""},
-		"without server": {"r.example", `echo '{"Username":"u","Secret":"hunter-2718"}'`, ""},
-		"docker hub":     {"docker.io", `[ "$(cat)" = https://index.docker.io/v1/ ] && echo '{"ServerURL":"https://index.docker.io/v1/","Username":"u","Secret":"hunter-2718"}'`, ""},
-		"not found":      {"r.example", "echo credentials not found in native keychain; exit 1", "credentials not found"},
-		"empty":          {"r.example", `echo '{"Username":"u","Secret":""}'`, "credentials not found"},
-		"fails":          {"r.example", "echo hunter-2718; echo hunter-2718 >&2; exit 3", "docker-credential-x failed: exit status 3; try `echo r.example | docker-credential-x get`"},
-		"no JSON":        {"r.example", "echo hunter-2718", "answered something else than its JSON"},
-		"identity token": {"r.example", `echo '{"Username":"<token>","Secret":"hunter-2718"}'`, "an identity token for r.example, which kubelet cannot use"},
-		"another":        {"r.example", `echo '{"ServerURL":"r.example.evil","Username":"u","Secret":"hunter-2718"}'`, "answered for another registry"},
-		"endless":        {"r.example", "yes hunter-2718", "printed more than 1048576 bytes"},
+		"found":           {"r.example:5000", `[ "$*" = get ] && [ "$(cat)" = r.example:5000 ] && echo '{"ServerURL":"https://r.example:5000/v2/","Username":"u","Secret":"hunter-2718"}'`, ""},
+		"without server":  {"r.example", `echo '{"Username":"u","Secret":"hunter-2718"}'`, ""},
+		"leaves an agent": {"r.example", `sleep 60 & echo $! > "$(dirname "$0")/agent"; echo '{"Username":"u","Secret":"hunter-2718"}'`, ""},
+		"docker hub":      {"docker.io", `[ "$(cat)" = https://index.docker.io/v1/ ] && echo '{"ServerURL":"https://index.docker.io/v1/","Username":"u","Secret":"hunter-2718"}'`, ""},
+		"not found":       {"r.example", "echo credentials not found in native keychain; exit 1", "credentials not found"},
+		"empty":           {"r.example", `echo '{"Username":"u","Secret":""}'`, "credentials not found"},
+		"fails":           {"r.example", "echo hunter-2718; echo hunter-2718 >&2; exit 3", "docker-credential-x failed: exit status 3; try `echo r.example | docker-credential-x get`"},
+		"no JSON":         {"r.example", "echo hunter-2718", "answered something else than its JSON"},
+		"identity token":  {"r.example", `echo '{"Username":"<token>","Secret":"hunter-2718"}'`, "an identity token for r.example, which kubelet cannot use"},
+		"another":         {"r.example", `echo '{"ServerURL":"r.example.evil","Username":"u","Secret":"hunter-2718"}'`, "answered for another registry"},
+		"endless":         {"r.example", "yes hunter-2718", "printed more than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			script(t, "x", c.body)
 			user, secret, err := Get(t.Context(), "x", c.registry)
+			endAgent(t)
 			switch {
 			case c.want == "" && (err != nil || user != "u" || secret != "hunter-2718"):
 				t.Errorf("got %q, %v", user, err)
@@ -144,28 +160,5 @@ func TestGroup(t *testing.T) {
 	if err := ended(ctx); err != nil {
 		t.Errorf("process %d lives: %v", pid, err)
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
-}
-
-// TestLeftBehind: what a helper leaves running, an agent for example, may hold its
-// output open; the answer counts.
-func TestLeftBehind(t *testing.T) {
-	t.Parallel()
-	program := filepath.Join(t.TempDir(), "helper")
-	pidFile := program + ".pid"
-	if err := os.WriteFile(program, []byte("#!/bin/sh\nsleep 600 & echo $! > "+pidFile+"\necho answer\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	out, err := Run(t.Context(), program, nil, "")
-	if err != nil || string(out) != "answer\n" {
-		t.Errorf("got %q, %v", out, err)
-	}
-	text, err := os.ReadFile(pidFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
-		t.Errorf("process %q was not left behind", text)
 	}
 }
