@@ -250,8 +250,8 @@ func (c *Cache[T]) keep(v T) *state[T] {
 		c.o.Kept(v)
 	}
 	s := &state[T]{value: v, has: true, number: c.state.Load().number + 1, got: now, attempt: now, refreshAt: c.refreshAt(v, now)}
-	c.stale.Store(false)
 	c.state.Store(s)
+	c.stale.Store(false) // afterwards: who was refused the one before sees that there is another
 	return s
 }
 

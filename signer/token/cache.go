@@ -128,6 +128,8 @@ func (c *Cache) Run(ctx context.Context, changed func(*Credential)) error {
 // when they go on, the pauses between attempts double up to a minute, so that a server that
 // takes nothing does not become a storm of calls.
 func (c *Cache) Refused(at time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	s, ok := c.kept.Look()
 	now := c.kept.Now()
 	if !ok {
@@ -139,8 +141,6 @@ func (c *Cache) Refused(at time.Time) bool {
 	if c.kept.Stale() {
 		return !now.Before(s.RetryAt) // with those who were refused at the same time
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	since := now.Sub(c.refused)
 	if since >= calm || since < 0 {
 		c.refusals = 0

@@ -284,3 +284,29 @@ func TestNoSecret(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedTogether: requests that are refused at the same time are all worth another
+// try, whichever of them is looked at first.
+func TestRefusedTogether(t *testing.T) {
+	for range 500 {
+		c := New(&mint{life: time.Hour}, Options{})
+		want(t, c, "t1")
+		time.Sleep(time.Microsecond)
+		sent := time.Now()
+		var all sync.WaitGroup
+		start := make(chan struct{})
+		for range 8 {
+			all.Go(func() {
+				<-start
+				if !c.Refused(sent) {
+					t.Error("not worth another try")
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+}

@@ -203,7 +203,7 @@ func TestHostileNeighbour(t *testing.T) {
 		t.Errorf("%d requests reached the API server", n-requests)
 	}
 	client.CloseIdleConnections()
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, patience, func() error {
 		if n := descriptors(); n > before {
 			return fmt.Errorf("%d descriptors are open, %d were", n, before)
 		}
@@ -255,7 +255,11 @@ func TestNobodyLooksIn(t *testing.T) {
 	if seen < 10 {
 		t.Errorf("only %d files and directories were looked at", seen)
 	}
-	for pid := range processes(a.dir) {
+	running := processes(a.dir)
+	if len(running) < 2 {
+		t.Errorf("only %v run", running)
+	}
+	for pid := range running {
 		for name, h := range map[string]*home{"alice": a, "mallory": m} {
 			answer := map[string]string{}
 			must(t, json.Unmarshal([]byte(h.do(h.role(roleProbe, strconv.Itoa(pid))).ok(t)), &answer))

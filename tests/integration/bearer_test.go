@@ -248,11 +248,11 @@ if [ -e prompt ]; then
 fi
 [ -e hang ] && { sleep 600 & echo $! > hung; wait; }
 [ -e fail ] && { cat fail >&2; exit 3; }
-[ -e answer ] && { cat answer; exit 0; }
+until=$(date -u -d "+$(cat life) seconds" +%Y-%m-%dT%H:%M:%SZ)
+[ -e answer ] && { sed "s/@UNTIL@/$until/" answer; exit 0; }
 token=$(sed -n "$(wc -l < calls)p" tokens)
 [ -n "$token" ] || token=$(tail -n 1 tokens)
 version=$(sed 's/.*"apiVersion":"\([^"]*\)".*/\1/' asked)
-until=$(date -u -d "+$(cat life) seconds" +%Y-%m-%dT%H:%M:%SZ)
 printf '{"apiVersion":"%s","kind":"ExecCredential","status":{"expirationTimestamp":"%s","token":"%s"}}\n' "$version" "$until" "$token"
 `
 

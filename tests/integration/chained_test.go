@@ -130,6 +130,7 @@ func TestChainedPair(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	p := h.issuer("none")
+	p.put("life", "5")
 	hand := func(user string) {
 		cert, key := h.user(user, "dev")
 		c, err := os.ReadFile(cert)
@@ -137,7 +138,7 @@ func TestChainedPair(t *testing.T) {
 		k, err := os.ReadFile(key)
 		must(t, err)
 		data, err := json.Marshal(object{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
-			"status": object{"clientCertificateData": string(c), "clientKeyData": string(k), "expirationTimestamp": time.Now().Add(5 * time.Second).UTC().Format(time.RFC3339)}})
+			"status": object{"clientCertificateData": string(c), "clientKeyData": string(k), "expirationTimestamp": "@UNTIL@"}})
 		must(t, err)
 		p.put("answer", string(data))
 	}

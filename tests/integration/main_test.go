@@ -29,6 +29,7 @@ import (
 // suite is what all tests share: the built program and the cluster.
 var suite struct {
 	dir     string // of this run; short, because socket paths are below it
+	alive   *os.File
 	bin     string // the built execproxy
 	kubectl string
 	cluster *cluster.Cluster
@@ -68,6 +69,7 @@ func run(m *testing.M) (code int) {
 		}
 	}
 	if os.Getenv("EXECPROXY_TEST_KEEP") != "" {
+		_ = os.Remove(filepath.Join(suite.dir, aliveFile))
 		fmt.Fprintf(os.Stderr, "integration: kept %s\n", suite.dir)
 	} else if err := os.RemoveAll(suite.dir); err != nil {
 		fmt.Fprintf(os.Stderr, "integration: %v\n", err)
@@ -94,7 +96,8 @@ func prepare() (err error) {
 		return err
 	}
 	suite.kubectl = bin["kubectl"]
-	if suite.dir, err = os.MkdirTemp("", "ept-"); err != nil {
+	sweepRuns(os.TempDir())
+	if suite.dir, suite.alive, err = ownDirectory(""); err != nil {
 		return err
 	}
 	// Some tests run the program as another user.

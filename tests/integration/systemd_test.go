@@ -84,12 +84,7 @@ func newUnit(t *testing.T, server string, dropIns map[string]string) *unit {
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(files, "bin/execproxy"), program, 0o755))
 	must(t, os.Chmod(filepath.Join(files, "bin/execproxy"), 0o755))
-	u.Manager, err = service.Start(t.Context(), h.dir, files)
-	if errors.Is(err, service.ErrNoGroups) {
-		fmt.Fprintf(os.Stderr, "integration: no systemd on this machine, %s is skipped: %v\n", t.Name(), err)
-		t.Skip(err)
-	}
-	need(t, err)
+	u.Manager = startSystemd(t, h.dir, files)
 	t.Cleanup(func() {
 		if t.Failed() {
 			status, _ := u.Run(context.Background(), "systemctl", "status", "execproxy@prod.socket", unitName)
@@ -100,6 +95,18 @@ func newUnit(t *testing.T, server string, dropIns map[string]string) *unit {
 	})
 	u.must("systemctl", "start", "execproxy@prod.socket")
 	return u
+}
+
+// startSystemd skips where the machine itself cannot have one, and says so.
+func startSystemd(t *testing.T, dir, files string) *service.Manager {
+	t.Helper()
+	m, err := service.Start(t.Context(), dir, files)
+	if errors.Is(err, service.ErrNoGroups) {
+		fmt.Fprintf(os.Stderr, "integration: no systemd on this machine, %s is skipped: %v\n", t.Name(), err)
+		t.Skip(err)
+	}
+	need(t, err)
+	return m
 }
 
 func (u *unit) config(server, user string) string {
@@ -260,7 +267,7 @@ func TestSystemd(t *testing.T) {
 func TestSystemdWatchdog(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
-	u := newUnit(t, up.url, map[string]string{unitName: "[Service]\nWatchdogSec=2s\n"})
+	u := newUnit(t, up.url, map[string]string{unitName: "[Service]\nWatchdogSec=4s\n"})
 	u.must("systemctl", "start", unitName)
 	client := u.client(false)
 	get(t, client, u.url()+"/version")
@@ -280,7 +287,7 @@ func TestSystemdWatchdog(t *testing.T) {
 	}
 	// A live one is left alone, for longer than the watchdog waits.
 	pid = u.show("MainPID")
-	time.Sleep(5 * time.Second)
+	time.Sleep(9 * time.Second)
 	if now := u.show("MainPID"); now != pid {
 		t.Error("a proxy that answers was exchanged")
 	}

@@ -3,14 +3,13 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/execproxy/execproxy/tests/integration/internal/service"
 )
 
 // TestUserManager: a user's own systemd runs the template unit, with all that the
@@ -35,8 +34,7 @@ func TestUserManager(t *testing.T) {
 	program, err := os.ReadFile(suite.bin)
 	must(t, err)
 	write("bin/execproxy", string(program), 0o755)
-	m, err := service.Start(t.Context(), h.dir, files)
-	need(t, err)
+	m := startSystemd(t, h.dir, files)
 	t.Cleanup(m.Stop)
 	do := func(args ...string) string {
 		t.Helper()
@@ -62,7 +60,7 @@ func TestUserManager(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := m.Run(t.Context(), "sh", "-c", "cat /proc/*/comm | sort | uniq -c")
+			out, _ := m.Run(context.Background(), "sh", "-c", "cat /proc/*/comm | sort | uniq -c")
 			log, _ := os.ReadFile(h.path("systemd.log"))
 			t.Logf("%s\n%s", out, log)
 		}

@@ -59,7 +59,7 @@ registries:
 	}
 	// The directories of a system service are not for tests.
 	config := r.stdout
-	for from, to := range map[string]string{"value: /run\n": n.path("r"), "value: /var/lib\n": n.path("state")} {
+	for from, to := range map[string]string{"value: /run/execproxy-images\n": n.path("r"), "value: /var/lib/execproxy-images\n": n.path("state")} {
 		if !strings.Contains(config, from) {
 			t.Fatalf("no %q in %s", from, config)
 		}
@@ -108,10 +108,9 @@ func TestTogether(t *testing.T) {
 		t.Errorf("%d daemons run, want 1", len(pids))
 	}
 	// A kubelet that starts anew has an empty cache; the daemon has not.
-	if n.kubelet(j); true {
-		if calls, _ := n.cloud.take(); len(calls) != 0 {
-			t.Errorf("another kubelet made %d calls upstream, want 0", len(calls))
-		}
+	n.kubelet(j)
+	if calls, _ := n.cloud.take(); len(calls) != 0 {
+		t.Errorf("another kubelet made %d calls upstream, want 0", len(calls))
 	}
 }
 

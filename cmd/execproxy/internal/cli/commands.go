@@ -66,7 +66,8 @@ certificate and key files or exec plugin.`,
 			name: "reload", args: "ID… | --all", short: "have running proxies read their configuration anew",
 			long: `As SIGHUP does, and says what is wrong with it: a proxy takes over all of a new
 configuration or keeps the old one. Listeners, the log's place and the API server
-need a restart. A changed file of --config is taken over by itself.`,
+need a restart. A changed file of --config is taken over by itself. A proxy that a
+plugin started has no configuration to read: --all passes over it.`,
 			flags: func(s *pflag.FlagSet, o *options) {
 				s.BoolVar(&o.all, "all", false, "every running proxy of this user")
 			},

@@ -100,7 +100,7 @@ func (w *world) login(c *config.Config, interactive bool) func(context.Context) 
 
 // directKubeconfig is a kubeconfig for the real cluster whose user is `exec --direct`. All
 // it needs stands in the arguments: some clients tell their plugin nothing.
-func directKubeconfig(s *source, command string) ([]byte, error) {
+func directKubeconfig(s *source, command string, clusterInfo bool) ([]byte, error) {
 	c := s.config
 	out := api.NewConfig()
 	out.CurrentContext = s.context
@@ -121,30 +121,18 @@ func directKubeconfig(s *source, command string) ([]byte, error) {
 		}
 		env = append(env, api.ExecEnvVar{Name: name, Value: value})
 	}
+	// The plugin has no use for the cluster, unless the one behind has: then the client tells
+	// it, or else the arguments do.
+	but := []config.Group{config.GroupRenew, config.GroupSigner, config.GroupListen, config.GroupPolicy, config.GroupCluster}
+	if said.ExecProvideClusterInfo && !clusterInfo {
+		but = but[:len(but)-1]
+	}
 	out.AuthInfos[s.user] = &api.AuthInfo{Exec: &api.ExecConfig{
-		APIVersion: clientauthentication.V1, Command: command, Args: append([]string{"exec", "--direct"}, identityFlags(&said)...), Env: env,
-		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: c.ExecProvideClusterInfo, InstallHint: installHint,
+		APIVersion: clientauthentication.V1, Command: command, Args: append([]string{"exec", "--direct"}, said.Arguments(but...)...), Env: env,
+		InteractiveMode: api.IfAvailableExecInteractiveMode, ProvideClusterInfo: said.ExecProvideClusterInfo && clusterInfo, InstallHint: installHint,
 	}}
 	out.Contexts[s.context] = &api.Context{Cluster: s.cluster, AuthInfo: s.user, Namespace: s.namespace}
 	return clientcmd.Write(*out)
-}
-
-// identityFlags says an identity as a command line does.
-func identityFlags(c *config.Config) (args []string) {
-	said := c.Extension()
-	for _, f := range config.InGroups(config.GroupIdentity, config.GroupKey) {
-		switch v := said[f.JSON()].(type) {
-		case string:
-			args = append(args, "--"+f.Flag+"="+v)
-		case []string:
-			for _, one := range v {
-				args = append(args, "--"+f.Flag+"="+one)
-			}
-		case bool:
-			args = append(args, "--"+f.Flag)
-		}
-	}
-	return args
 }
 
 // describeExec says in the words of the exec extension what a kubeconfig says of a user

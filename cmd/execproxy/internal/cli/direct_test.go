@@ -89,6 +89,13 @@ func TestKubeconfigOfPlugin(t *testing.T) {
 			t.Errorf("exit %d, no %q in\n%s", code, want, out)
 		}
 	}
+	// A client of few words, and a plugin behind that wants to know its cluster.
+	code, out, _ = print("--direct", "--idle-timeout", "1h", "--auth", "exec", "--exec-command", "/bin/issuer", "--exec-provide-cluster-info", "--provide-cluster-info=false")
+	for _, want := range []string{"- --idle-timeout=1h0m0s", "- --exec-provide-cluster-info\n", "- --server=https://prod.example:6443", "provideClusterInfo: false"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit %d, no %q in\n%s", code, want, out)
+		}
+	}
 	if code, out, errs = print("--context", "secret", "--direct"); code != 0 || !strings.Contains(errs, "warning: CLIENT_SECRET of the exec plugin") || strings.Contains(errs, "canary") || strings.Contains(errs, "TOKEN_FILE") {
 		t.Errorf("exit %d, %q\n%s", code, errs, out)
 	}

@@ -118,7 +118,6 @@ func askFor(c *config.Config, info *clientauthentication.ExecCredential, told bo
 		// unless it came to a listener of ours: see sameCluster.
 		if cluster != nil && (c.Server == "" || config.SameServer(c.Server, cluster.Server)) {
 			fromClient(c, cluster)
-			c.Server = withoutPath(c.Server)
 		}
 		return ask, nil
 	}
@@ -173,17 +172,6 @@ func calledListener(k *clientauthentication.Cluster) (string, bool) {
 	}
 	addr, err := config.LoopbackAddress(u)
 	return addr, err == nil
-}
-
-// withoutPath is a server's URL without its path, which is in the URLs of a client that
-// keeps its own and would go upstream twice.
-func withoutPath(server string) string {
-	u, err := url.Parse(server)
-	if err != nil {
-		return server // and is refused as it is
-	}
-	u.Path, u.RawPath = "", ""
-	return u.String()
 }
 
 // fromClient takes the cluster from what the client says of its own.

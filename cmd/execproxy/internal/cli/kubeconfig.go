@@ -121,7 +121,7 @@ func printDirect(w *world, o *options, s *source) error {
 	if err := daemon.CheckFiles(s.config); err != nil {
 		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
 	}
-	data, err := directKubeconfig(s, command)
+	data, err := directKubeconfig(s, command, o.clusterInfo)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,9 @@ func (o *options) printProvider(w *world) error {
 			return usagef("--%s has no meaning with --cluster-profile-provider: the ClusterProfiles name the clusters; leave it out", name)
 		}
 	}
+	if o.set.Changed("provide-cluster-info") {
+		return usagef("--provide-cluster-info has no meaning with --cluster-profile-provider: a controller always tells its plugin of the cluster; leave it out")
+	}
 	for _, f := range config.InGroups(config.GroupCluster, config.GroupListen) {
 		if o.set.Changed(f.Flag) {
 			return usagef("--%s has no meaning with --cluster-profile-provider: the ClusterProfiles name the clusters; leave it out", f.Flag)
@@ -93,7 +96,7 @@ func (o *options) printProvider(w *world) error {
 		}
 		args = append(args, "--direct")
 	}
-	args = append(args, c.Args()...)
+	args = append(args, c.Arguments(config.GroupCluster)...)
 	out := json.NewEncoder(w.stdout)
 	out.SetEscapeHTML(false) // the URI of a key on a token may have an &
 	out.SetIndent("", "  ")

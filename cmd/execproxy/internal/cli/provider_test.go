@@ -37,16 +37,17 @@ func TestProviderFileRefused(t *testing.T) {
 		code int
 		want []string
 	}{
-		"no name":          {nil, append(id, "--cluster-profile-provider="), 2, []string{"--cluster-profile-provider"}},
-		"no label":         {nil, append(id, "--cluster-profile-provider=a b"), 2, []string{"--cluster-profile-provider", "label"}},
-		"no identity":      {nil, []string{"--cluster-profile-provider=a"}, 1, []string{"auth"}},
-		"a server":         {nil, append(id, "--cluster-profile-provider=a", "--server=https://a"), 2, []string{"--server", "ClusterProfiles"}},
-		"a listener":       {nil, append(id, "--cluster-profile-provider=a", "--listen=https://127.0.0.1:1"), 2, []string{"--listen", "ClusterProfiles"}},
-		"a context":        {nil, append(id, "--cluster-profile-provider=a", "--context=a"), 2, []string{"--context", "ClusterProfiles"}},
-		"another's server": {map[string]string{"EXECPROXY_SERVER": "https://a"}, append(id, "--cluster-profile-provider=a"), 1, []string{"EXECPROXY_SERVER"}},
-		"direct, signed":   {nil, append(id, "--cluster-profile-provider=a", "--direct"), 2, []string{"--auth", "--direct"}},
-		"direct, hardware": {nil, []string{"--cluster-profile-provider=a", "--direct", "--key=tpm:handle=0x81000100", "--cert=/c"}, 2, []string{"--key", "--direct"}},
-		"a secret":         {nil, []string{"--cluster-profile-provider=a", "--auth=headers", "--header=Authorization=Bearer hunter2"}, 1, []string{"mode 0600"}},
+		"no name":               {nil, append(id, "--cluster-profile-provider="), 2, []string{"--cluster-profile-provider"}},
+		"no label":              {nil, append(id, "--cluster-profile-provider=a b"), 2, []string{"--cluster-profile-provider", "label"}},
+		"no identity":           {nil, []string{"--cluster-profile-provider=a"}, 1, []string{"auth"}},
+		"a server":              {nil, append(id, "--cluster-profile-provider=a", "--server=https://a"), 2, []string{"--server", "ClusterProfiles"}},
+		"a listener":            {nil, append(id, "--cluster-profile-provider=a", "--listen=https://127.0.0.1:1"), 2, []string{"--listen", "ClusterProfiles"}},
+		"a context":             {nil, append(id, "--cluster-profile-provider=a", "--context=a"), 2, []string{"--context", "ClusterProfiles"}},
+		"a client of few words": {nil, append(id, "--cluster-profile-provider=a", "--provide-cluster-info=false"), 2, []string{"--provide-cluster-info"}},
+		"another's server":      {map[string]string{"EXECPROXY_SERVER": "https://a"}, append(id, "--cluster-profile-provider=a"), 1, []string{"EXECPROXY_SERVER"}},
+		"direct, signed":        {nil, append(id, "--cluster-profile-provider=a", "--direct"), 2, []string{"--auth", "--direct"}},
+		"direct, hardware":      {nil, []string{"--cluster-profile-provider=a", "--direct", "--key=tpm:handle=0x81000100", "--cert=/c"}, 2, []string{"--key", "--direct"}},
+		"a secret":              {nil, []string{"--cluster-profile-provider=a", "--auth=headers", "--header=Authorization=Bearer hunter2"}, 1, []string{"mode 0600"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := play(t, tt.env, append([]string{"kubeconfig"}, tt.args...)...)

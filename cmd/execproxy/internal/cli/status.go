@@ -126,10 +126,15 @@ func age(d time.Duration) string {
 // runReload has proxies read their configuration anew.
 func runReload(ctx context.Context, w *world, o *options) error {
 	return o.each(ctx, w, "reload", func(p daemon.Places, s daemon.Status) error {
-		if err := daemon.Reconfigure(ctx, p, s); err != nil {
+		read, err := daemon.Reconfigure(ctx, p, s)
+		switch {
+		case err != nil:
 			return err
+		case read:
+			fmt.Fprintf(w.stdout, "proxy %s reloaded\n", s.ID)
+		case !o.all:
+			return fmt.Errorf("proxy %s reads no configuration: its plugin told it all, and starts another for a changed one; end it with `execproxy stop %s`", s.ID, s.ID)
 		}
-		fmt.Fprintf(w.stdout, "proxy %s reloaded\n", s.ID)
 		return nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Complete fills in defaults and checks what was said for contradictions.
@@ -29,10 +30,7 @@ func (c *Config) Complete() error {
 		return &FieldError{"", "foreign-authorization", fmt.Errorf("%q is neither %q nor %q", c.ForeignAuthorization, Reject, Passthrough)}
 	}
 	if c.IdleTimeout == 0 {
-		c.IdleTimeout = DefaultIdleTimeout
-		if c.Direct { // a token's life is what it is kept for
-			c.IdleTimeout = DefaultDirectIdleTimeout
-		}
+		c.IdleTimeout = c.standardIdle()
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
@@ -210,6 +208,13 @@ func (c *Config) checkIdentity() error {
 		}
 	}
 	return nil
+}
+
+func (c *Config) standardIdle() time.Duration {
+	if c.Direct { // a token's life is what it is kept for
+		return DefaultDirectIdleTimeout
+	}
+	return DefaultIdleTimeout
 }
 
 // awsAuth is the scheme that AWS credentials go with: the one that was said, if it

@@ -79,7 +79,7 @@ func (c *Config) Extension() map[string]any {
 	if c.ForeignAuthorization != Reject {
 		text(doc, "foreignAuthorization", c.ForeignAuthorization)
 	}
-	span("idleTimeout", c.IdleTimeout, DefaultIdleTimeout)
+	span("idleTimeout", c.IdleTimeout, c.standardIdle())
 	span("drainTimeout", c.DrainTimeout, DefaultDrainTimeout)
 	text(doc, "metricsAddress", c.MetricsAddress)
 	text(doc, "logLevel", c.LogLevel)
@@ -88,10 +88,10 @@ func (c *Config) Extension() map[string]any {
 	return doc
 }
 
-// Arguments is the configuration in flags of the plugin, for clients that hand it
-// nothing of the kubeconfig; Load reads them back to the same. They hold no space
-// that a value does not have: there are clients that join and split them.
-func (c *Config) Arguments() []string {
+// Arguments is the configuration in flags of the plugin, but for those of some groups;
+// Load reads them back to the same. They hold no space that a value does not have: there
+// are clients that join and split them.
+func (c *Config) Arguments(but ...Group) []string {
 	doc := c.Extension()
 	up, _ := doc["upstream"].(map[string]any)
 	var args []string
@@ -100,7 +100,7 @@ func (c *Config) Arguments() []string {
 		if f.upstream {
 			v, ok = up[f.Flag]
 		}
-		if !ok {
+		if !ok || slices.Contains(but, f.Group) {
 			continue
 		}
 		flag := "--" + f.Flag

@@ -86,26 +86,3 @@ func notTheCluster(source, field string) error {
 // CompleteIdentity is Complete for who we are, of a configuration that no cluster
 // belongs to yet.
 func (c *Config) CompleteIdentity() error { return c.checkIdentity() }
-
-// Args is the configuration, without the cluster, as flags of the command line say it.
-func (c *Config) Args() []string {
-	doc := c.Extension()
-	var args []string
-	for _, f := range Fields {
-		if f.upstream || f.noFile {
-			continue
-		}
-		switch v := doc[f.JSON()].(type) {
-		case nil:
-		case bool:
-			args = append(args, "--"+f.Flag)
-		case []string:
-			for _, one := range v {
-				args = append(args, "--"+f.Flag+"="+one)
-			}
-		case string:
-			args = append(args, "--"+f.Flag+"="+v)
-		}
-	}
-	return args
-}

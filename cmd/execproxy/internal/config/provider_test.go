@@ -159,7 +159,7 @@ func TestProviderName(t *testing.T) {
 func TestArgs(t *testing.T) {
 	want := &Config{Identity: Identity{Auth: AuthMTLS, Key: "pkcs11:token=a?module-path=/m", PINSource: "/pin", Renew: RenewOff}, Listen: []string{"unix:///a", "unix:///b"}, LogLevel: "debug"}
 	want.UnsignedPayload = true
-	args := want.Args()
+	args := want.Arguments(GroupCluster)
 	got, err := Load(Sources{Flags: func(c *Config) error {
 		said := map[string][]string{}
 		for _, a := range args {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/plugin"
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/systemd"
 	"github.com/execproxy/execproxy/proxy/clientauthentication"
 	"github.com/execproxy/execproxy/signer/sigv4"
 	"github.com/execproxy/execproxy/signer/token"
@@ -59,10 +60,7 @@ func newBearer(ctx context.Context, c *config.Config, environ []string, given *c
 		first, cancel := context.WithTimeout(ctx, credentialsTimeout)
 		defer cancel()
 		var err error
-		b.creds, err = sigv4.LoadCredentials(first, sigv4.CredentialsOptions{
-			Profile: c.AWSProfile, Region: c.AWSRegion, RoleARN: c.AWSRoleARN, ExternalID: c.AWSExternalID, Logger: log,
-		})
-		if err != nil {
+		if b.creds, err = awsCredentials(first, c, log); err != nil {
 			return nil, nil, err
 		}
 		source = func(ctx context.Context) (*token.Credential, error) {
@@ -138,19 +136,25 @@ func Chained(c *config.Config, environ []string) (plugin.Options, error) {
 
 // chainedEnviron is what of the caller's environment a chained plugin gets from a daemon.
 // Whatever it gets may decide who it says we are, so all of it is part of the daemon's id
-// but a terminal to draw on. What differs from shell to shell it does not get: there would
-// be a daemon for each of them. Neither does it get what is said to us.
+// but a terminal to draw on. What differs from shell to shell, or from one start of a service to
+// the next, it does not get: there would be a daemon for each of them, and a session. Neither does it get what is said to us.
 func chainedEnviron(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
-		switch name {
-		case "_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "WINDOWID", "TERM_SESSION_ID", "VTE_VERSION",
-			"SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "GPG_TTY", "XDG_SESSION_ID", "XDG_VTNR", "TMUX", "TMUX_PANE", "STY", "WINDOW",
-			"HISTFILE", "PS1", "PROMPT_COMMAND", "INVOCATION_ID", "JOURNAL_STREAM", "KUBECONFIG", clientauthentication.InfoVariable:
-			return true
-		}
-		return strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM")
+		return slices.Contains(ofShells, name) || slices.Contains(systemd.Variables, name) || slices.Contains(systemd.Fleeting, name) ||
+			strings.HasPrefix(name, "EXECPROXY_") || strings.HasPrefix(name, "TERM_PROGRAM") ||
+			name == "KUBECONFIG" || name == clientauthentication.InfoVariable
 	})
+}
+
+// ofShells are variables of a shell, a terminal's window, or a login.
+var ofShells = []string{
+	"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "HISTFILE", "PS1", "PROMPT_COMMAND", "SHELL_SESSION_ID", "STARSHIP_SESSION_KEY",
+	"SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "GPG_TTY", "XDG_SESSION_ID", "XDG_VTNR", "XDG_ACTIVATION_TOKEN", "DESKTOP_STARTUP_ID",
+	"TMUX", "TMUX_PANE", "STY", "WINDOW", "ZELLIJ", "ZELLIJ_PANE_ID", "ZELLIJ_SESSION_NAME",
+	"WINDOWID", "WINDOWPATH", "COLORFGBG", "TERM_SESSION_ID", "VTE_VERSION", "ITERM_SESSION_ID", "ITERM_PROFILE", "WT_SESSION", "WT_PROFILE_ID",
+	"GNOME_TERMINAL_SCREEN", "GNOME_TERMINAL_SERVICE", "KONSOLE_DBUS_SERVICE", "KONSOLE_DBUS_SESSION", "KONSOLE_DBUS_WINDOW",
+	"KITTY_PID", "KITTY_WINDOW_ID", "ALACRITTY_LOG", "ALACRITTY_SOCKET", "ALACRITTY_WINDOW_ID", "WEZTERM_PANE", "WEZTERM_UNIX_SOCKET",
 }
 
 // Inherited reports a variable of ours that a plugin behind gets, too.

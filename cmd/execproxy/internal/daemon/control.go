@@ -120,6 +120,11 @@ func (r *refusal) Error() string { return r.Message }
 // errEnding sends a plugin away to start the next proxy.
 var errEnding = &refusal{Message: "the proxy is ending", Stopping: true}
 
+// anew answers whoever asked for a reload.
+type anew struct {
+	Read bool `json:"read"` // there is something to read
+}
+
 // controlHandler answers on the control socket.
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
@@ -132,6 +137,9 @@ func (d *Daemon) controlHandler() http.Handler {
 			reply(w, http.StatusBadRequest, &refusal{Message: "unreadable request from the plugin; it is of another version; end the proxies of the old one with `execproxy stop --all`"})
 			return
 		}
+		// Whoever asks waits this long, and takes a connection that breaks for a proxy that
+		// ends. A plugin behind may be run meanwhile.
+		_ = http.NewResponseController(w).SetWriteDeadline(arrived.Add(startTimeout))
 		// Until the start is over it may fail, and take everybody's document with it.
 		select {
 		case <-d.ready:
@@ -154,18 +162,28 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, d.status())
 	})
+	look := func() {
+		f := d.enter()
+		defer f.leave()
+		f.lookAtKey()
+	}
 	mux.HandleFunc("POST "+pathReload, func(w http.ResponseWriter, _ *http.Request) {
-		d.front.Load().lookAtKey()
+		look()
 		reply(w, http.StatusOK, struct{}{})
 	})
 	mux.HandleFunc("POST "+pathAnew, func(w http.ResponseWriter, _ *http.Request) {
+		if d.opt.Reload == nil {
+			look()
+			reply(w, http.StatusOK, anew{})
+			return
+		}
 		// A connection to the API server may be made meanwhile.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * reloadTimeout))
 		if err := d.Reload("asked to"); err != nil {
 			reply(w, http.StatusConflict, &refusal{Message: oneLine(err.Error())})
 			return
 		}
-		reply(w, http.StatusOK, struct{}{})
+		reply(w, http.StatusOK, anew{Read: true})
 	})
 	mux.HandleFunc("POST "+pathStop, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, struct{}{})

@@ -99,7 +99,9 @@ type Daemon struct {
 	locks     []*socket.Lock
 	cleanups  []func()
 	warnings  []string
-	metrics   string // URL
+	metrics   string   // URL
+	former    []*front // that still serve somebody
+	past      figures  // of those that are closed
 
 	obtentions obtentions
 }
@@ -188,7 +190,7 @@ func (d *Daemon) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(d.opt.Sockets) == 0 || d.opt.Sockets[0] != d.opt.Places.Socket(d.opt.ID) {
+	if !slices.Contains(d.opt.Sockets, d.opt.Places.Socket(d.opt.ID)) {
 		// Another place for the control socket, where `status` and `stop` look.
 		if err := d.listenControl(ctx, d.opt.Places.Socket(d.opt.ID)); err != nil {
 			return err

@@ -177,8 +177,14 @@ func (d *Daemon) startDirect(ctx context.Context) error {
 	}
 	d.front.Store(f)
 	d.Warn(f.id.warnings...)
+	d.opt.Sockets = nil // the API is elsewhere
 	if err := d.listenControl(ctx, d.opt.Places.Socket(d.opt.ID)); err != nil {
 		return err
+	}
+	if addr := d.config.MetricsAddress; addr != "" {
+		if err := d.listenMetrics(addr); err != nil {
+			return err
+		}
 	}
 	d.Go(func() { f.id.watch(f.work, func() error { return nil }) })
 	d.life.begin()

@@ -6,6 +6,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,9 +103,24 @@ func TestAskedAgain(t *testing.T) {
 // What proxies and keepers of credentials give away is not the same, whoever asks.
 func TestNoProxyHandsOutCredentials(t *testing.T) {
 	c, _, _ := issuing(t)
+	c.MetricsAddress = "127.0.0.1:0"
 	r := keeper(t, c)
 	if _, err := newController(r.places.Socket("d")).document(t.Context(), Ask{}); err == nil || !strings.Contains(err.Error(), "no proxy") {
 		t.Errorf("a keeper was asked for a proxy: %v", err)
+	}
+	res, err := http.Get(r.d.status().Metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), `execproxy_obtentions_total{provider="none",result="error"} 1`) {
+		t.Errorf("metrics: %v\n%s", err, text)
+	}
+	if read, err := Reconfigure(t.Context(), r.places, Status{ID: "d"}); read || err != nil {
+		t.Errorf("reload: %v, %v", read, err)
+	}
+	if s := r.d.status(); s.Reload != nil || s.Socket != "" || len(s.Listeners) != 0 {
+		t.Errorf("it says that it serves at %q, %q", s.Socket, s.Listeners)
 	}
 	_, proxied, p := playground(t)
 	begin(t, proxied, Options{ID: "p", Life: lifeIdle, Idle: time.Hour, Places: p, Sockets: []string{p.Socket("p")}})
@@ -166,7 +183,7 @@ func TestIDOfPlugin(t *testing.T) {
 	c, _, _ := issuing(t)
 	base := []string{"HOME=/home/me", "PATH=/bin", "TERM=a", "PWD=/a", "SSH_TTY=/dev/pts/1", "_=x", "EXECPROXY_LOG_LEVEL=debug"}
 	id := ID(c, base, lifeDirect)
-	for _, same := range []string{"TERM=b", "PWD=/b", "SSH_TTY=/dev/pts/2", "SHLVL=3", "TMUX_PANE=%1", "EXECPROXY_AUTH=exec", "DISPLAY=:1", "KUBECONFIG=/a"} {
+	for _, same := range []string{"TERM=b", "PWD=/b", "SSH_TTY=/dev/pts/2", "SHLVL=3", "TMUX_PANE=%1", "EXECPROXY_AUTH=exec", "DISPLAY=:1", "KUBECONFIG=/a", "ITERM_SESSION_ID=w0t1", "KITTY_WINDOW_ID=2", "SYSTEMD_EXEC_PID=1"} {
 		if ID(c, append(slices.Clone(base), same), lifeDirect) != id {
 			t.Errorf("%s makes another daemon", same)
 		}

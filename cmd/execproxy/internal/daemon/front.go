@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/enroll"
@@ -72,18 +73,10 @@ func (f *front) begin() error {
 		return err
 	}
 	if f.config.CertificateAuthority != "" {
-		f.closers = append(f.closers, f.watchAuthority())
+		f.d.Go(f.watchAuthority)
 	}
 	f.d.Go(func() { f.id.watch(f.work, f.rotate) })
 	return nil
-}
-
-// stats are all zero of one without a proxy.
-func (f *front) stats() (px proxy.Stats, up transport.Stats) {
-	if f.proxy != nil {
-		px, up = f.proxy.Stats(), f.upstream.Stats()
-	}
-	return px, up
 }
 
 // endWatches ends what has no end of its own.
@@ -137,22 +130,46 @@ func (f *front) leave() {
 	}
 }
 
+// settle is longer than a request takes from a listener into a front: one that came in just
+// before the change is served by the former front, and a watch is not turned away there.
+const settle = 100 * time.Millisecond
+
 // replace puts next in the place of the front. What the old one serves goes on
 // under its identity until it ends by itself, but watches, which have no end of
 // their own and begin anew under the next.
 func (d *Daemon) replace(next *front) {
+	d.mu.Lock()
 	old := d.front.Swap(next)
+	d.former = append(d.former, old)
+	closing := d.closing
+	d.mu.Unlock()
 	old.cancel()
 	old.users.Add(1)
 	close(old.replaced)
-	old.endWatches()
 	old.leave()
+	if closing { // it may have ended those of the one before
+		next.endWatches()
+	}
 	d.Go(func() {
-		select {
-		case <-old.last:
-		case <-d.work.Done():
+		settled := time.NewTimer(settle)
+		defer settled.Stop()
+		for {
+			select {
+			case <-settled.C:
+				old.endWatches()
+				continue
+			case <-old.last:
+			case <-d.work.Done():
+			}
+			break
 		}
 		old.close()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.former = slices.DeleteFunc(d.former, func(f *front) bool { return f == old })
+		last := old.figures()
+		last.proxy.InFlight, last.proxy.OpenUpgrades = 0, 0
+		d.past.add(last)
 	})
 }
 

@@ -89,9 +89,7 @@ func newIdentity(ctx context.Context, c *config.Config, homes keyhome.Options, g
 	case config.AuthSigV4:
 		ctx, cancel := context.WithTimeout(ctx, credentialsTimeout)
 		defer cancel()
-		creds, err := sigv4.LoadCredentials(ctx, sigv4.CredentialsOptions{
-			Profile: c.AWSProfile, Region: c.AWSRegion, RoleARN: c.AWSRoleARN, ExternalID: c.AWSExternalID, Logger: log,
-		})
+		creds, err := awsCredentials(ctx, c, log)
 		if err != nil {
 			return nil, err
 		}
@@ -119,6 +117,12 @@ func newIdentity(ctx context.Context, c *config.Config, homes keyhome.Options, g
 		return nil, fmt.Errorf("auth %q is not in this version", c.Auth)
 	}
 	return id, nil
+}
+
+func awsCredentials(ctx context.Context, c *config.Config, log *slog.Logger) (*sigv4.Credentials, error) {
+	return sigv4.LoadCredentials(ctx, sigv4.CredentialsOptions{
+		Profile: c.AWSProfile, Region: c.AWSRegion, RoleARN: c.AWSRoleARN, ExternalID: c.AWSExternalID, Logger: log,
+	})
 }
 
 // CheckFiles looks at the files that the configuration names, as a proxy that

@@ -20,23 +20,18 @@ const memoFor = 20 * time.Second
 type memo struct{ path string }
 
 func (m *memo) write(cause error) {
-	text := strconv.Itoa(os.Getppid()) + " " + oneLine(cause.Error())
-	_ = os.Remove(m.path)
-	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err == nil {
-		_ = os.WriteFile(m.path, []byte(text), 0o600) // without it the user is asked again
-	}
+	writeNote(m.path, []byte(strconv.Itoa(os.Getppid())+" "+oneLine(cause.Error()))) // without it the user is asked again
 }
 
 // read returns the error that the same client was told a moment ago, nil where there
 // was none.
 func (m *memo) read() error {
-	fi, err := os.Lstat(m.path)
-	if err != nil || !fi.Mode().IsRegular() {
+	text, fi := readNote(m.path)
+	if text == nil {
 		return nil
 	}
-	text, err := os.ReadFile(m.path)
 	parent, told, ok := strings.Cut(string(text), " ")
-	if err != nil || !ok || time.Since(fi.ModTime()) > memoFor || parent != strconv.Itoa(os.Getppid()) {
+	if !ok || time.Since(fi.ModTime()) > memoFor || parent != strconv.Itoa(os.Getppid()) {
 		_ = os.Remove(m.path)
 		return nil
 	}

@@ -17,7 +17,8 @@ import (
 // writeMetrics writes this proxy's figures in Prometheus' text format.
 func (d *Daemon) writeMetrics(w io.Writer) {
 	f := d.front.Load()
-	px, up := f.stats()
+	all := d.figures()
+	px, up := all.proxy, all.upstream
 	count := func(name string, v uint64) { metrics.WriteCounterUint64(w, "execproxy_"+name, v) }
 	gauge := func(name string, v float64) { metrics.WriteGaugeFloat64(w, "execproxy_"+name, v) }
 
@@ -30,7 +31,7 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 		count(fmt.Sprintf("errors_total{reason=%q}", reason), px.Errors[reason])
 	}
 	gauge("client_connections", float64(d.life.clients()))
-	count("signatures_total", f.id.signatures.Load()+up.Signatures)
+	count("signatures_total", all.signatures+up.Signatures)
 	count("upstream_dials_total", up.Dials)
 	count("upstream_dial_errors_total", up.DialErrors)
 	count(`upstream_handshakes_total{kind="full"}`, up.FullHandshakes)

@@ -185,19 +185,12 @@ func noteFailure(path, provider string) {
 	if err != nil {
 		return
 	}
-	_ = os.Remove(path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-		_ = os.WriteFile(path, text, 0o600) // a failure that is not counted was still told
-	}
+	writeNote(path, text) // a failure that is not counted was still told
 }
 
 func failures(path string) map[string]uint64 {
 	counts := map[string]uint64{}
-	fi, err := os.Lstat(path)
-	if err != nil || !fi.Mode().IsRegular() || fi.Size() > 64<<10 {
-		return counts
-	}
-	if text, err := os.ReadFile(path); err != nil || json.Unmarshal(text, &counts) != nil || counts == nil {
+	if text, _ := readNote(path); json.Unmarshal(text, &counts) != nil || counts == nil {
 		return map[string]uint64{}
 	}
 	return counts

@@ -29,6 +29,9 @@ const reloadTimeout = keyTimeout + 15*time.Second
 // followConfiguration reloads when it is asked to, and when the configuration's file
 // holds something else.
 func (d *Daemon) followConfiguration() {
+	if d.opt.Reload == nil {
+		return
+	}
 	if d.opt.Hangup != nil {
 		d.Go(func() {
 			for {
@@ -42,18 +45,25 @@ func (d *Daemon) followConfiguration() {
 		})
 	}
 	path := d.config.File
-	if path == "" || d.opt.Reload == nil {
+	if path == "" {
 		return
 	}
-	first, _ := os.ReadFile(path) // it was read without error just now
 	d.Go(func() {
+		known := false // what was read last has been looked at, and could be read
+		begun := false
 		err := watch.Run(d.work, watch.Options[[]byte]{
-			Paths: []string{path}, First: first, Equal: bytes.Equal,
-			Load: func() ([]byte, error) { return os.ReadFile(path) },
+			Paths: []string{path},
+			Equal: func(now, last []byte) bool { return known && bytes.Equal(now, last) },
+			Load:  func() ([]byte, error) { return os.ReadFile(path) },
+			// Also where it cannot be read, which status has to say, and when it can be again.
 			Changed: func(_ []byte, err error) {
-				if err != nil {
-					d.log.Error("the configuration cannot be read, the old one stays", "error", err)
-					return
+				known = err == nil
+				// The start took its time: mostly nothing was written meanwhile.
+				if !begun {
+					begun = true
+					if c, err := d.opt.Reload(); err == nil && len(differences(d.said.Load(), c)) == 0 {
+						return
+					}
 				}
 				_ = d.Reload("file changed")
 			},
@@ -72,6 +82,12 @@ func (d *Daemon) Reload(why string) error {
 		d.mu.Unlock()
 		d.log.Info("not reloaded, the proxy is ending", "cause", why)
 		return errEnding
+	}
+	select {
+	case <-d.ready:
+	default: // and READY=1 in the middle of a start would be a lie
+		d.mu.Unlock()
+		return errStarting
 	}
 	d.background.Add(1)
 	d.mu.Unlock()
@@ -99,10 +115,6 @@ func (d *Daemon) Reload(why string) error {
 // reload returns the fields that have another value than before.
 func (d *Daemon) reload(ctx context.Context) ([]string, error) {
 	f := d.front.Load()
-	if d.opt.Reload == nil {
-		f.lookAtKey()
-		return nil, nil
-	}
 	c, err := d.opt.Reload()
 	if err != nil {
 		return nil, err
@@ -124,7 +136,7 @@ func (d *Daemon) reload(ctx context.Context) ([]string, error) {
 	if slices.ContainsFunc(changed, func(name string) bool { return !slices.Contains(atOnce, name) }) {
 		homes := d.homes
 		if old.PINSource != c.PINSource || old.Key != c.Key {
-			homes.Kept = &keyhome.Kept{} // it unlocks another key
+			homes.Kept = &keyhome.Kept{} // what unlocked the one before is no PIN of this one
 		}
 		next, err := d.open(ctx, c, homes)
 		if err != nil {
@@ -134,6 +146,7 @@ func (d *Daemon) reload(ctx context.Context) ([]string, error) {
 			next.close()
 			return nil, err
 		}
+		d.homes = homes
 		d.Warn(next.id.warnings...)
 		d.replace(next)
 	} else {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"math/big"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -82,6 +83,107 @@ func TestReload(t *testing.T) {
 	r.gone(t)
 	if err := r.d.Reload("test"); !errors.Is(err, errEnding) {
 		t.Errorf("after the end: %v", err)
+	}
+}
+
+// What was written while the proxy was starting is not lost: nobody writes it again.
+func TestChangeDuringStart(t *testing.T) {
+	api, c, p := playground(t)
+	joan := strings.TrimSuffix(c.Key, "key.pem") + "joan.pem"
+	writePair(t, api, joan, "joan")
+	c.File = joan // any file that does not change from now on
+	r := begin(t, c, Options{
+		ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{p.Socket("serve")},
+		Reload: func() (*config.Config, error) {
+			return changed(c, func(c *config.Config) { c.Key, c.Cert = joan, joan }), nil
+		},
+	})
+	for end := time.Now().Add(patience); r.d.status().Identity != "joan"; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it serves as " + r.d.status().Identity)
+		}
+	}
+}
+
+// A configuration that is gone is told like one that is wrong.
+func TestConfigurationIsGone(t *testing.T) {
+	_, c, p := playground(t)
+	c.File = strings.TrimSuffix(c.Key, "key.pem") + "config.yaml"
+	if err := os.WriteFile(c.File, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := begin(t, c, Options{
+		ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{p.Socket("serve")},
+		Reload: func() (*config.Config, error) {
+			_, err := os.ReadFile(c.File)
+			return c, err
+		},
+	})
+	if err := os.Remove(c.File); err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string, said func(error string) bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if s := r.d.status().Reload; s != nil && said(s.Error) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %+v", what, r.d.status().Reload)
+			}
+		}
+	}
+	says("status says nothing of it", func(s string) bool { return strings.Contains(s, "config.yaml") })
+	if err := os.WriteFile(c.File, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says("status remembers what has been mended", func(s string) bool { return s == "" })
+}
+
+// Who would be told READY=1 in the middle of a start believes it.
+func TestNoReloadBeforeReady(t *testing.T) {
+	_, c, p := playground(t)
+	path := p.Socket("serve")
+	asked := make(chan error, 1)
+	r := begin(t, c, Options{
+		ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{path},
+		Reload: func() (*config.Config, error) { return c, nil },
+		Ready: func(*Daemon) error {
+			_, err := Reconfigure(t.Context(), p, Status{ID: "serve"})
+			asked <- err
+			return nil
+		},
+	})
+	if err := <-asked; err == nil || !strings.Contains(err.Error(), "starting") {
+		t.Errorf("reloaded before it was ready: %v", err)
+	}
+	if read, err := Reconfigure(t.Context(), p, Status{ID: "serve"}); !read || err != nil || r.d.status().Reload == nil {
+		t.Errorf("read %v, %v", read, err)
+	}
+}
+
+// The PIN of the key before is not tried on the next one, also not by the reload after:
+// a token locks itself.
+func TestReloadForgetsPIN(t *testing.T) {
+	api, c, p := playground(t)
+	joan := strings.TrimSuffix(c.Key, "key.pem") + "joan.pem"
+	writePair(t, api, joan, "joan")
+	next := changed(c, func(c *config.Config) { c.Key, c.Cert = joan, joan })
+	r := begin(t, c, Options{
+		ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{p.Socket("serve")},
+		Reload: func() (*config.Config, error) { return next, nil },
+	})
+	first := r.d.homes.Kept
+	if err := r.d.Reload("test"); err != nil {
+		t.Fatal(err)
+	}
+	second := r.d.homes.Kept
+	next = changed(next, func(c *config.Config) { c.DisableCompression = true })
+	if err := r.d.Reload("test"); err != nil {
+		t.Fatal(err)
+	}
+	if second == first || r.d.homes.Kept != second {
+		t.Error("what unlocked the first key is kept for the second")
 	}
 }
 

@@ -29,7 +29,7 @@ type live struct {
 // playground is a config for a real API server, and places of its own.
 func playground(t *testing.T) (*apiserver.Server, *config.Config, Places) {
 	t.Helper()
-	api, err := apiserver.Start(apiserver.Options{})
+	api, err := apiserver.Start(apiserver.Options{Pods: []string{"web"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +123,7 @@ func begin(t *testing.T, c *config.Config, o Options) *live {
 	case <-time.After(patience):
 		t.Fatal("it did not start")
 	}
+	<-r.d.ready // which nothing keeps it from any more
 	return r
 }
 
@@ -158,6 +159,21 @@ func TestSidecarOutlivesItsClients(t *testing.T) {
 	}
 	if _, err := Answer(t.Context(), path, Ask{}); err != nil {
 		t.Errorf("after its client's end: %v", err)
+	}
+	r.cancel()
+	r.gone(t)
+}
+
+// The socket of the id may be any of those that are named: its lock is not waited for twice.
+func TestOwnNameAmongSockets(t *testing.T) {
+	_, c, p := playground(t)
+	c.DrainTimeout = time.Millisecond
+	other := filepath.Join(p.Runtime, "other.sock")
+	r := begin(t, c, Options{ID: "serve", Life: lifeServe, Fixed: true, NoDrain: true, Places: p, Sockets: []string{other, p.Socket("serve")}})
+	for _, path := range []string{other, p.Socket("serve")} {
+		if _, err := Answer(t.Context(), path, Ask{}); err != nil {
+			t.Error(err)
+		}
 	}
 	r.cancel()
 	r.gone(t)

@@ -36,16 +36,15 @@ type Service struct {
 	Ready   func() error // called once it accepts; may be nil
 }
 
-// ServiceID names a service by everything that decides what it answers, and by
-// what in the environment decides who it is: digits from which nothing can be read.
+// ServiceID names a service by everything that decides what it answers, and by the
+// environment, in which the programs that it runs find who they are: digits from
+// which nothing can be read.
 func ServiceID(name, dir string, environ []string, what any) (string, error) {
 	environ = settled(environ, dir)
 	data, err := json.Marshal(struct {
 		What    any
 		Environ []string
-	}{what, variables(environ, func(n string) bool {
-		return identityVariable(n) || wayVariable(n) || rootsVariable(n) || n == "PATH"
-	})})
+	}{what, variables(chainedEnviron(environ), chainedVariable)})
 	if err != nil {
 		return "", err
 	}
@@ -148,6 +147,7 @@ func (s *Service) mux(end func(cause)) http.Handler {
 		}
 		reply(w, http.StatusOK, st)
 	})
+	mux.HandleFunc("POST "+pathAnew, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, anew{}) })
 	mux.HandleFunc("POST "+pathStop, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, struct{}{})
 		end(causeStop)

@@ -105,6 +105,9 @@ func TestServiceOnce(t *testing.T) {
 	if len(pids) != 1 || len(list) != 1 || !pids[list[0].PID] || list[0].Auth != "echo" || list[0].ID != e.ID {
 		t.Errorf("pids %v, status %+v", pids, list)
 	}
+	if read, err := Reconfigure(t.Context(), e.Places, list[0]); read || err != nil { // reload --all does not fail because of it
+		t.Errorf("reload: %v, %v", read, err)
+	}
 	var out echoed
 	if err := e.Do(t.Context(), "/echo", "fail", &out); err == nil || err.Error() != "it failed" {
 		t.Errorf("got %v", err)
@@ -172,12 +175,14 @@ func TestServiceID(t *testing.T) {
 		return id
 	}
 	base := id("a", "AWS_PROFILE=p", "HOME=/h", "TERM=x")
-	for _, same := range []string{id("a", "HOME=/h", "AWS_PROFILE=p"), id("a", "HOME=/h", "AWS_PROFILE=p", "LANG=C")} {
+	for _, same := range []string{id("a", "HOME=/h", "AWS_PROFILE=p"), id("a", "HOME=/h", "AWS_PROFILE=p", "INVOCATION_ID=1", "SYSTEMD_EXEC_PID=2", "WATCHDOG_PID=2")} {
 		if same != base {
 			t.Error("what means nothing makes another service")
 		}
 	}
-	for _, other := range []string{id("b", "AWS_PROFILE=p", "HOME=/h"), id("a", "AWS_PROFILE=q", "HOME=/h"), id("a", "AWS_PROFILE=p", "HOME=/h", "HTTPS_PROXY=x"), id("a", "AWS_PROFILE=p", "HOME=/h", "PATH=/x")} {
+	for _, other := range []string{id("b", "AWS_PROFILE=p", "HOME=/h"), id("a", "AWS_PROFILE=q", "HOME=/h"), id("a", "AWS_PROFILE=p", "HOME=/h", "HTTPS_PROXY=x"), id("a", "AWS_PROFILE=p", "HOME=/h", "PATH=/x"),
+		// The programs that it runs take theirs from anywhere.
+		id("a", "AWS_PROFILE=p", "HOME=/h", "DOCKER_CONFIG=/x"), id("a", "AWS_PROFILE=p", "HOME=/h", "GOOGLE_APPLICATION_CREDENTIALS=/x")} {
 		if other == base {
 			t.Error("another identity has the same service")
 		}

@@ -187,7 +187,7 @@ func (d *Daemon) document(ctx context.Context, ask Ask) (*clientauthentication.S
 	case direct:
 		return d.credential(ctx, ask)
 	}
-	if ask.Server != "" && ask.Server != d.config.Server {
+	if ask.Server != "" && !config.SameServer(ask.Server, d.config.Server) {
 		return nil, &refusal{Message: "this proxy stands in front of " + d.config.Server + ", not of " + ask.Server + "; name its socket only for that cluster"}
 	}
 	if !d.life.touch() {

@@ -110,6 +110,23 @@ func TestSessionID(t *testing.T) {
 	}
 }
 
+// A service is told another thing about itself at each start. A plugin behind the
+// proxy, of whose environment all may say who it is, is not told.
+func TestSessionOfService(t *testing.T) {
+	c := with(&config.Config{Cluster: config.Cluster{Server: "https://prod"}}, func(c *config.Config) {
+		c.Auth, c.ExecCommand, c.KubeconfigOut = config.AuthExec, "login", "/run/a"
+	})
+	start := func(n string) string {
+		return SessionID(c, []string{
+			"PATH=/bin", "SYSTEMD_EXEC_PID=" + n, "MANAGERPID=" + n, "INVOCATION_ID=" + n, "JOURNAL_STREAM=8:" + n,
+			"NOTIFY_SOCKET=/run/" + n, "LISTEN_PID=" + n, "WATCHDOG_PID=" + n, "MEMORY_PRESSURE_WATCH=/sys/" + n,
+		})
+	}
+	if start("1") != start("2") {
+		t.Error("a service that is started again has another session")
+	}
+}
+
 // The pair of an inline identity may be another at the next start, for the same user.
 func TestSessionOfInlinePair(t *testing.T) {
 	api, c, _ := playground(t)

@@ -19,20 +19,21 @@ import (
 // status tells of this proxy.
 func (d *Daemon) status() Status {
 	f := d.front.Load()
-	px, up := f.stats()
+	all := d.figures()
+	px, up := all.proxy, all.upstream
 	s := Status{
 		ID: d.opt.ID, PID: os.Getpid(), Version: d.opt.Version, StartedAt: d.started.UTC().Truncate(time.Second),
 		Server: d.config.Server, Auth: f.config.Auth, Identity: f.id.name(),
 		Listeners: d.urls(), Life: d.opt.Life, Locks: d.life.paths(), Clients: d.life.clients(),
-		Requests: px.Requests, InFlight: int(px.InFlight), Signatures: f.id.signatures.Load() + up.Signatures,
+		Requests: px.Requests, InFlight: px.InFlight, Signatures: all.signatures + up.Signatures,
 		Dials: up.Dials, Handshakes: Handshakes{Full: up.FullHandshakes, Resumed: up.ResumedHandshakes},
 		CertificateNotAfter: f.id.notAfter(), Key: f.id.keyStatus(), Renewal: f.renewalStatus(),
 		Reload: d.reloaded.Load(), Obtentions: d.obtentions.status(),
 	}
+	d.mu.Lock()
 	if len(d.opt.Sockets) > 0 { // where the API is, not only the control socket
 		s.Socket = d.opt.Sockets[0]
 	}
-	d.mu.Lock()
 	s.Warnings, s.Metrics = slices.Clone(d.warnings), d.metrics
 	d.mu.Unlock()
 	return s
@@ -87,14 +88,16 @@ func Reload(ctx context.Context, p Places, but string) {
 	all.Wait()
 }
 
-// Reconfigure has a proxy read its configuration anew, and returns why it did not.
-func Reconfigure(ctx context.Context, p Places, s Status) error {
+// Reconfigure has a proxy read its configuration anew, and returns why it did not. read
+// is false of one that has nothing to read: a plugin started it and told it all.
+func Reconfigure(ctx context.Context, p Places, s Status) (read bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*reloadTimeout)
 	defer cancel()
-	if err := newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathAnew, nil, &struct{}{}); err != nil {
-		return fmt.Errorf("proxy %s keeps the old configuration: %w", s.ID, err)
+	var done anew
+	if err := newController(p.Socket(s.ID)).call(ctx, http.MethodPost, pathAnew, nil, &done); err != nil {
+		return false, fmt.Errorf("proxy %s keeps the old configuration: %w", s.ID, err)
 	}
-	return nil
+	return done.Read, nil
 }
 
 // globEscape keeps a directory's own characters from being a pattern.

@@ -86,8 +86,11 @@ func (d *Daemon) inherit(ctx context.Context) error {
 		}
 	}
 	// What --listen names and was passed, is; the rest is made.
+	sockets := append(paths, slices.DeleteFunc(slices.Clone(d.opt.Sockets), d.listens)...)
 	d.opt.Loopback = slices.DeleteFunc(slices.Clone(d.opt.Loopback), d.listens)
-	d.opt.Sockets = append(paths, slices.DeleteFunc(slices.Clone(d.opt.Sockets), d.listens)...)
+	d.mu.Lock()
+	d.opt.Sockets = sockets // its control socket answers already
+	d.mu.Unlock()
 	return nil
 }
 
@@ -152,10 +155,7 @@ func (d *Daemon) sendAway(ctx context.Context, timeout time.Duration) {
 	d.until(ctx, last, func() bool { return d.life.clients() == d.upgrades() })
 }
 
-func (d *Daemon) upgrades() int {
-	px, _ := d.front.Load().stats()
-	return px.OpenUpgrades
-}
+func (d *Daemon) upgrades() int { return d.figures().proxy.OpenUpgrades }
 
 // until waits at most for a time.
 func (d *Daemon) until(ctx context.Context, most time.Duration, over func() bool) {

@@ -60,6 +60,9 @@ type Command struct {
 
 // ReadConfiguration reads and checks a file. Unknown fields are errors.
 func ReadConfiguration(path string) (*Configuration, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO would wait for a writer
+		return nil, fmt.Errorf("reading the image credential configuration %s: not a readable file of at most %d bytes", path, maxConfiguration)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the image credential configuration: %w; correct --registries", err)

@@ -33,12 +33,13 @@ providers:
 			fmt.Fprintf(&b, "  - %q\n", a)
 		}
 	}
-	// A kubelet that systemd starts has no HOME.
+	// A kubelet that systemd starts has no HOME. The units' own /run/execproxy and
+	// /var/lib/execproxy have to be open to the users of their services.
 	b.WriteString(`  env:
   - name: XDG_RUNTIME_DIR
-    value: /run
+    value: /run/execproxy-images
   - name: XDG_STATE_HOME
-    value: /var/lib
+    value: /var/lib/execproxy-images
 `)
 	if tokens {
 		fmt.Fprintf(&b, `  tokenAttributes:

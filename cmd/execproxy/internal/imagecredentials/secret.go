@@ -26,20 +26,23 @@ func readPassword(path string) (string, error) {
 		}
 		return "", fmt.Errorf("passwordFile %s: %w", path, err)
 	}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
+	if info, err := os.Stat(path); err != nil {
 		return fail(err)
-	case !info.Mode().IsRegular(): // a FIFO would wait for a writer
+	} else if !info.Mode().IsRegular() { // opening a FIFO would wait for a writer
 		return fail(errors.New("not a regular file"))
-	case runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0:
-		return fail(fmt.Errorf("others can read it (mode %04o); run chmod 0600", info.Mode().Perm()))
 	}
 	f, err := os.Open(path)
 	if err != nil {
 		return fail(err)
 	}
 	defer f.Close()
+	info, err := f.Stat() // of what is read, whatever has that name by now
+	switch {
+	case err != nil:
+		return fail(err)
+	case runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0:
+		return fail(fmt.Errorf("others can read it (mode %04o); run chmod 0600", info.Mode().Perm()))
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err != nil {
 		return fail(err)

@@ -83,8 +83,9 @@ func TestFailures(t *testing.T) {
 
 // A plugin that hangs is killed when its time is over, and so is what it started.
 func TestHungPlugin(t *testing.T) {
+	t.Parallel()
 	o := script(t, `sleep 600 & echo $! > "$DIR/child"; sleep 600`)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // it has begun by then
 	defer cancel()
 	began := time.Now()
 	_, err := Credential(ctx, o)
@@ -120,6 +121,7 @@ func running(pid int) bool {
 
 // What a plugin leaves behind with its pipes holds nobody up.
 func TestLeftBehind(t *testing.T) {
+	t.Parallel()
 	o := script(t, good+`token; sleep 600 & echo $! > "$DIR/child"`)
 	began := time.Now()
 	s, err := Credential(t.Context(), o)

@@ -24,6 +24,14 @@ var Variables = []string{
 	"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID",
 }
 
+// Fleeting are what a manager says of one start of a service, or of itself: another
+// value the next time, whoever the service is (systemd.exec(5)).
+var Fleeting = []string{
+	"INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MAINPID", "MAINPIDFDID", "MANAGERPID", "MANAGERPIDFDID",
+	"MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "REMOTE_ADDR", "REMOTE_PORT",
+	"TRIGGER_UNIT", "TRIGGER_PATH", "TRIGGER_TIMER_REALTIME_USEC", "TRIGGER_TIMER_MONOTONIC_USEC",
+}
+
 // firstFD is the first descriptor that is passed: SD_LISTEN_FDS_START.
 const firstFD = 3
 

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
+
+	"github.com/execproxy/execproxy/tests/integration/internal/cgroup"
 )
 
 // ErrNoCgroups is what StartNode fails with where a kubelet cannot have cgroups.
@@ -24,29 +24,25 @@ const (
 	unifiedBeside = cgroupTop + "/unified"
 )
 
-// cgroupPrefix starts the names of our cgroups; the test process and when it
-// began follow, so that those of a process that is gone can be told.
-const cgroupPrefix = "execproxy-test-"
-
 var cgroups atomic.Int64
 
-// cgroup is a cgroup of ours, of the same name in every hierarchy.
-type cgroup struct {
+// nodeGroup is a cgroup of ours, of the same name in every hierarchy.
+type nodeGroup struct {
 	name string
 	dirs []string
 }
 
 // newCgroup makes one in all hierarchies, and removes what earlier test
 // processes, killed, have left there.
-func newCgroup() (*cgroup, error) {
+func newCgroup() (*nodeGroup, error) {
 	tops, unified, err := hierarchies()
 	if err != nil {
 		return nil, err
 	}
 	for _, top := range append([]string{unifiedBeside}, tops...) {
-		sweep(top)
+		cgroup.Sweep(top)
 	}
-	g := &cgroup{name: fmt.Sprintf("%s%d-%s-%d", cgroupPrefix, os.Getpid(), begun(os.Getpid()), cgroups.Add(1))}
+	g := &nodeGroup{name: cgroup.Name(strconv.FormatInt(cgroups.Add(1), 10))}
 	for _, top := range tops {
 		dir := filepath.Join(top, g.name)
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -132,52 +128,10 @@ func prepareCgroup(top, dir string, unified bool) error {
 	return nil
 }
 
-// remove removes the cgroup and all below it, whose processes have ended. The
-// kernel takes a moment to notice that they have.
-func (g *cgroup) remove() {
-	deadline := time.Now().Add(5 * time.Second)
+// remove removes the group, whose processes have ended.
+func (g *nodeGroup) remove() {
 	for _, dir := range g.dirs {
-		for !removeTree(dir) && time.Now().Before(deadline) {
-			time.Sleep(20 * time.Millisecond)
-		}
+		cgroup.Remove(dir)
 	}
-	removeTree(filepath.Join(unifiedBeside, g.name))
-}
-
-// removeTree removes a cgroup with its children and tells whether it is gone.
-func removeTree(dir string) bool {
-	var dirs []string
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return nil
-	})
-	for i := len(dirs) - 1; i >= 0; i-- {
-		_ = syscall.Rmdir(dirs[i])
-	}
-	_, err := os.Lstat(dir)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-// sweep removes the cgroups of test processes that are gone.
-func sweep(top string) {
-	entries, _ := os.ReadDir(top)
-	for _, e := range entries {
-		rest, ours := strings.CutPrefix(e.Name(), cgroupPrefix)
-		f := strings.Split(rest, "-")
-		if pid, err := strconv.Atoi(f[0]); ours && err == nil && len(f) == 3 && begun(pid) != f[1] {
-			removeTree(filepath.Join(top, e.Name()))
-		}
-	}
-}
-
-// begun is when a process started, in the kernel's ticks, or "" without one.
-func begun(pid int) string {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, after, _ := bytes.Cut(stat, []byte(") ")) // the name may have spaces
-	if f := strings.Fields(string(after)); len(f) > 19 {
-		return f[19]
-	}
-	return ""
+	cgroup.Remove(filepath.Join(unifiedBeside, g.name))
 }

@@ -53,7 +53,7 @@ type Node struct {
 	c          *Cluster
 	options    NodeOptions
 	subnet     *net.IPNet
-	cgroup     *cgroup
+	cgroup     *nodeGroup
 	containerd *proc.Process
 	kubelet    *proc.Process
 }

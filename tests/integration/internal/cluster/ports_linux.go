@@ -16,9 +16,15 @@ const firstPort, lastPort = 10100, 19900
 var (
 	portMutex sync.Mutex
 	nextPort  atomic.Int64
+	reserved  []net.Listener
 )
 
-// FreePort returns a loopback TCP port nobody listens on. It returns none twice.
+// reservation is a name in the machine's network. Who has it has the port, until its
+// process ends, before anybody listens there: two test processes may run at once.
+func reservation(port int) string { return fmt.Sprintf("@execproxy-test-port-%d", port) }
+
+// FreePort returns a loopback TCP port nobody listens on, and that no other test
+// process was given. It returns none twice.
 func FreePort(seed int) (int, error) {
 	portMutex.Lock()
 	defer portMutex.Unlock()
@@ -29,6 +35,11 @@ func FreePort(seed int) (int, error) {
 			nextPort.Store(firstPort)
 			continue
 		}
+		ours, err := net.Listen("unix", reservation(port))
+		if err != nil {
+			continue
+		}
+		reserved = append(reserved, ours)
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
 			continue

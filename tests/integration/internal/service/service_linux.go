@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/execproxy/execproxy/tests/integration/internal/cgroup"
 	"github.com/execproxy/execproxy/tests/integration/internal/proc"
 	"github.com/execproxy/execproxy/tests/integration/internal/token"
 )
@@ -98,7 +99,8 @@ func (m *Manager) group(dir string) error {
 	if tree == "" {
 		return fmt.Errorf("%w: nothing of type cgroup2 is mounted", ErrNoGroups)
 	}
-	path := filepath.Join(tree, "execproxy-test-"+strconv.Itoa(os.Getpid())+"-"+filepath.Base(dir))
+	cgroup.Sweep(tree)
+	path := filepath.Join(tree, cgroup.Name(filepath.Base(dir)))
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoGroups, err)
 	}
@@ -128,24 +130,7 @@ func (m *Manager) Stop() {
 	if m.proc != nil {
 		m.proc.Kill()
 	}
-	if m.cgroup == "" {
-		return
-	}
-	// Once the processes are gone, which the kernel sees to, the groups can go.
-	for range 200 {
-		var groups []string
-		_ = filepath.WalkDir(m.cgroup, func(path string, d os.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				groups = append(groups, path)
-			}
-			return nil
-		})
-		for i := len(groups) - 1; i >= 0; i-- {
-			_ = os.Remove(groups[i])
-		}
-		if _, err := os.Stat(m.cgroup); errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if m.cgroup != "" {
+		cgroup.Remove(m.cgroup)
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,7 +95,8 @@ func bare(url string) string {
 	return strings.ToLower(host)
 }
 
-// Run runs a program to its end and returns what it printed, also where it fails.
+// Run runs a program to its end and returns what it printed, also where it fails. One
+// that takes too long or prints too much ends with what it started.
 func Run(ctx context.Context, program string, args []string, stdin string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -145,6 +148,9 @@ const maxConfig = 4 << 20
 // Helper reads which helper a config.json has for a registry in its credHelpers;
 // "" is none. Everything else in the file is left alone: it is another tool's.
 func Helper(path, registry string) (string, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a FIFO would wait for a writer
+		return "", fmt.Errorf("reading the docker configuration %s: not a readable file of at most %d bytes", path, maxConfig)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("reading the docker configuration: %w", err)
@@ -159,8 +165,12 @@ func Helper(path, registry string) (string, error) {
 		return "", fmt.Errorf("reading the docker configuration %s: %w", path, err)
 	}
 	want := bare(serverURL(registry))
-	for server, name := range helpers {
-		if bare(serverURL(server)) == want {
+	servers := slices.Sorted(maps.Keys(helpers))
+	if _, exact := helpers[registry]; exact {
+		servers = []string{registry}
+	}
+	for _, server := range servers {
+		if name := helpers[server]; bare(serverURL(server)) == want {
 			if err := CheckName(name); err != nil {
 				return "", fmt.Errorf("the docker configuration %s, credHelpers of %s: %w", path, registry, err)
 			}

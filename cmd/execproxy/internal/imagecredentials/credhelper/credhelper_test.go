@@ -3,6 +3,7 @@
 package credhelper
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
 )
 
 // script puts a helper into PATH.
@@ -97,6 +101,21 @@ func TestHelper(t *testing.T) {
 	if _, err := Helper(path, "r.example"); err == nil || strings.Contains(err.Error(), "hunter") {
 		t.Errorf("got %v", err)
 	}
+	// Two ways to write one registry: the same one counts each time.
+	write(`{"credHelpers":{"https://r.example":"url","r.example":"exact","https://q.example/v1/":"b","https://q.example":"a"}}`)
+	for range 50 {
+		for registry, want := range map[string]string{"r.example": "exact", "q.example": "a"} {
+			if got, err := Helper(path, registry); err != nil || got != want {
+				t.Fatalf("%s: got %q, %v, want %q", registry, got, err, want)
+			}
+		}
+	}
+	if err := syscall.Mkfifo(path+".fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Helper(path+".fifo", "r.example"); err == nil || !strings.Contains(err.Error(), "not a readable file") {
+		t.Errorf("got %v", err)
+	}
 	if _, err := Helper(path+"x", "r.example"); err == nil {
 		t.Error("a missing file was read")
 	}
@@ -105,4 +124,41 @@ func TestHelper(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"credHelpers":{"r.example":"x"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) { _, _ = parse(data) })
+}
+
+// TestGroup: a program that takes too long ends with what it started.
+func TestGroup(t *testing.T) {
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	script(t, "x", "sleep 600 & echo $! > "+pidFile+".new; mv "+pidFile+".new "+pidFile+"; wait")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for i := 0; i < 3000; i++ {
+			if _, err := os.Stat(pidFile); err == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	if _, err := Run(ctx, "docker-credential-x", nil, ""); err == nil {
+		t.Error("no error")
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, gone := process.WatchEnd(pid)
+	if gone != nil {
+		return
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := ended(ctx); err != nil {
+		t.Errorf("process %d lives: %v", pid, err)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -79,8 +80,8 @@ type Client struct {
 	http *awshttp.BuildableClient
 	sdk  []func(*config.LoadOptions) error // for tests
 
-	mu   sync.Mutex
-	node *sigv4.Credentials
+	loading sync.Mutex
+	node    atomic.Pointer[sigv4.Credentials]
 }
 
 // NewClient makes a client of the AWS SDK's default chain. It calls nobody yet.
@@ -105,13 +106,27 @@ func (c *Client) Token(ctx context.Context, h Host, who Identity) (Token, error)
 	if err != nil {
 		return Token{}, err
 	}
-	if who.RoleARN == "" {
-		if cfg.Credentials, err = c.nodeCredentials(ctx, h.Region); err != nil {
-			return Token{}, fmt.Errorf("this node's identity: %w", err)
+	if who.RoleARN != "" {
+		if cfg.Credentials, err = assume(ctx, cfg, who); err != nil {
+			return Token{}, err
 		}
-	} else if cfg.Credentials, err = assume(ctx, cfg, who); err != nil {
-		return Token{}, err
+		return ask(ctx, cfg, h)
 	}
+	node, err := c.nodeCredentials(ctx, h.Region)
+	if err != nil {
+		return Token{}, fmt.Errorf("this node's identity: %w", curable(err))
+	}
+	cfg.Credentials = node
+	t, err := ask(ctx, cfg, h)
+	var e *Error
+	if errors.As(err, &e) && e.Refused {
+		// Keys that do not expire are looked up again for no other reason.
+		node.Invalidate()
+	}
+	return t, err
+}
+
+func ask(ctx context.Context, cfg aws.Config, h Host) (Token, error) {
 	if h.Public {
 		return public(ctx, cfg, h)
 	}
@@ -134,31 +149,43 @@ func (c *Client) load(ctx context.Context, region string) (aws.Config, error) {
 }
 
 // nodeCredentials are kept for all registries and regions: they are the node's.
-func (c *Client) nodeCredentials(ctx context.Context, region string) (aws.CredentialsProvider, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.node == nil {
-		node, err := sigv4.LoadCredentials(ctx, sigv4.CredentialsOptions{
-			SessionName: sessionName, Timeout: attemptTimeout, Logger: c.log,
-			// A web identity or a role chain needs some region for STS.
-			SDK: append([]func(*config.LoadOptions) error{config.WithDefaultRegion(region)}, c.sdk...),
-		})
-		if err != nil {
-			return nil, err
-		}
-		c.node = node
+func (c *Client) nodeCredentials(ctx context.Context, region string) (*sigv4.Credentials, error) {
+	c.loading.Lock()
+	defer c.loading.Unlock()
+	if node := c.node.Load(); node != nil {
+		return node, nil
 	}
-	return c.node, nil
+	node, err := sigv4.LoadCredentials(ctx, sigv4.CredentialsOptions{
+		SessionName: sessionName, Timeout: attemptTimeout, Logger: c.log,
+		// A web identity or a role chain needs some region for STS.
+		SDK: append([]func(*config.LoadOptions) error{config.WithDefaultRegion(region)}, c.sdk...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.node.Store(node)
+	return node, nil
+}
+
+// curable is the error with a cure that whoever configures kubelet has: there are no
+// flags for the identity here.
+func curable(err error) error {
+	var e *sigv4.CredentialsError
+	if !errors.As(err, &e) || !strings.Contains(e.Cure, "--aws-") {
+		return err
+	}
+	ours := *e
+	ours.Cure = "give the node a role, or set AWS_PROFILE or its like in the env of kubelet's CredentialProviderConfig"
+	return &ours
 }
 
 // Name is who the node is: its access key's id, once it is known.
 func (c *Client) Name() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.node == nil {
+	node := c.node.Load()
+	if node == nil {
 		return ""
 	}
-	return c.node.String()
+	return node.String()
 }
 
 // assume trades a service account's token for the role's credentials. There is no

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -114,5 +116,95 @@ func TestCredentialsAreLoadedOnce(t *testing.T) {
 	}
 	if loads != 1 || c.Name() != "aws credentials AKIDONCE" {
 		t.Errorf("loaded %d times, as %s", loads, c.Name())
+	}
+}
+
+// asked is an ECR that takes one access key, without a network.
+type asked struct{ key atomic.Value }
+
+func (a *asked) Do(r *http.Request) (*http.Response, error) {
+	status, body := 200, fmt.Sprintf(`{"authorizationData":[{"authorizationToken":"QVdTOmE=","expiresAt":%d}]}`, time.Now().Add(time.Hour).Unix())
+	if !strings.Contains(r.Header.Get("Authorization"), "Credential="+a.key.Load().(string)+"/") {
+		status, body = 400, `{"__type":"UnrecognizedClientException","message":"who?"}`
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+// TestRotatedKeys: a refusal has the node's credentials looked up again, which nothing
+// else does where they do not expire.
+func TestRotatedKeys(t *testing.T) {
+	clean(t)
+	synctest.Test(t, func(t *testing.T) {
+		var cloud asked
+		key := "AKIDOLD"
+		cloud.key.Store(key)
+		c := NewClient(slog.New(slog.DiscardHandler), config.WithHTTPClient(&cloud), func(o *config.LoadOptions) error {
+			if o.Region == "" {
+				o.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+					return aws.Credentials{AccessKeyID: key, SecretAccessKey: "secret-2718"}, nil
+				})
+			}
+			return nil
+		})
+		h, _ := ParseHost("123456789012.dkr.ecr.us-west-2.amazonaws.com")
+		if _, err := c.Token(t.Context(), h, Identity{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		key = "AKIDNEW"
+		cloud.key.Store(key)
+		if _, err := c.Token(t.Context(), h, Identity{}); err == nil {
+			t.Error("the old key was taken")
+		}
+		if _, err := c.Token(t.Context(), h, Identity{}); err != nil || c.Name() != "aws credentials AKIDNEW" {
+			t.Errorf("as %s: %v", c.Name(), err)
+		}
+	})
+}
+
+// TestNameDoesNotWait for an identity that is being looked up: `status` asks for it.
+func TestNameDoesNotWait(t *testing.T) {
+	clean(t)
+	looking, found := make(chan struct{}), make(chan struct{})
+	c := NewClient(slog.New(slog.DiscardHandler), func(o *config.LoadOptions) error {
+		if o.Region == "" {
+			o.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+				close(looking)
+				<-found
+				return aws.Credentials{}, errors.New("nobody")
+			})
+		}
+		return nil
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h, _ := ParseHost("123456789012.dkr.ecr.us-west-2.amazonaws.com")
+		_, _ = c.Token(context.Background(), h, Identity{})
+	}()
+	<-looking
+	name := make(chan string, 1)
+	go func() { name <- c.Name() }()
+	select {
+	case got := <-name:
+		if got != "" {
+			t.Errorf("it is %q already", got)
+		}
+	case <-done:
+		t.Error("it waited until the lookup was given up")
+	}
+	close(found)
+	<-done
+}
+
+// TestNoIdentity: the cure is one that whoever configures kubelet has.
+func TestNoIdentity(t *testing.T) {
+	clean(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	h, _ := ParseHost("123456789012.dkr.ecr.us-west-2.amazonaws.com")
+	_, err := NewClient(slog.New(slog.DiscardHandler)).Token(t.Context(), h, Identity{})
+	if err == nil || !strings.Contains(err.Error(), "in the env of kubelet's CredentialProviderConfig") || strings.Contains(err.Error(), "--") {
+		t.Errorf("got %v", err)
 	}
 }
