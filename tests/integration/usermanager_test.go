@@ -93,6 +93,17 @@ func TestUserManager(t *testing.T) {
 	}
 
 	user("systemctl", "--user", "reload", unit)
+	file := m.Path(dir + "/.config/execproxy/prod.yaml")
+	good, err := os.ReadFile(file)
+	must(t, err)
+	must(t, os.WriteFile(file, []byte("auth: nonsense\n"), 0o600))
+	reload := []string{"setpriv", "--reuid", alice.name, "--regid", strconv.Itoa(alice.gid), "--clear-groups",
+		"env", "HOME=" + dir, "XDG_RUNTIME_DIR=" + run, "systemctl", "--user", "reload", unit}
+	if out, err := m.Run(t.Context(), reload...); err == nil {
+		t.Errorf("a bad configuration was taken over: %s", out)
+	}
+	must(t, os.WriteFile(file, good, 0o600))
+	user("systemctl", "--user", "reload", unit)
 	user("systemctl", "--user", "restart", unit)
 	if now := show("MainPID"); now == pid {
 		t.Errorf("restarted, it is process %s still", now)

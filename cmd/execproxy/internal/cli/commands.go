@@ -63,19 +63,20 @@ certificate and key files or exec plugin.`,
 			flags: outputFlag, run: runStatus,
 		},
 		{
-			name: "reload", args: "ID… | --all", short: "have running proxies read their configuration anew",
+			name: "reload", args: "ID… | SOCKET… | --all", short: "have running proxies read their configuration anew",
 			long: `As SIGHUP does, and says what is wrong with it: a proxy takes over all of a new
 configuration or keeps the old one. Listeners, the log's place and the API server
 need a restart. A changed file of --config is taken over by itself. A proxy that a
-plugin started has no configuration to read: --all passes over it.`,
+plugin started has no configuration to read: --all passes over it. SOCKET is the
+path of the Unix socket that one serves.`,
 			flags: func(s *pflag.FlagSet, o *options) {
 				s.BoolVar(&o.all, "all", false, "every running proxy of this user")
 			},
 			run: runReload,
 		},
 		{
-			name: "stop", args: "ID… | --all", short: "end running proxies",
-			long: "Ends this user's proxies as SIGTERM does and waits until they are gone.",
+			name: "stop", args: "ID… | SOCKET… | --all", short: "end running proxies",
+			long: "Ends this user's proxies as SIGTERM does and waits until they are gone. SOCKET\nis the path of the Unix socket that one serves.",
 			flags: func(s *pflag.FlagSet, o *options) {
 				s.BoolVar(&o.all, "all", false, "end every running proxy of this user")
 			},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -153,7 +154,7 @@ func runStop(ctx context.Context, w *world, o *options) error {
 // each does something with the running proxies that the operands or --all name.
 func (o *options) each(ctx context.Context, w *world, what string, do func(daemon.Places, daemon.Status) error) error {
 	if o.all == (len(o.operands) > 0) {
-		return usagef("%s needs the IDs of proxies, or --all; `execproxy status` lists them", what)
+		return usagef("%s needs the IDs or Unix sockets of proxies, or --all; `execproxy status` lists them", what)
 	}
 	p, err := w.places()
 	if err != nil {
@@ -168,7 +169,8 @@ func (o *options) each(ctx context.Context, w *world, what string, do func(daemo
 		chosen = list
 	}
 	for _, id := range o.operands {
-		i := slices.IndexFunc(list, func(s daemon.Status) bool { return s.ID == id })
+		socket := strings.TrimPrefix(id, "unix://") // what a unit knows of its proxy
+		i := slices.IndexFunc(list, func(s daemon.Status) bool { return s.ID == id || filepath.IsAbs(socket) && s.Socket == socket })
 		if i < 0 {
 			return fmt.Errorf("no proxy %q is running; `execproxy status` lists them", id)
 		}
