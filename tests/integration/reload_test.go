@@ -101,7 +101,7 @@ func TestServeReload(t *testing.T) {
 		t.Errorf("execproxy reload: %s", r)
 	}
 	h.file("config.yaml", reloading(u, "four"))
-	h.execproxy("reload", h.proxy().Socket).ok(t)
+	h.execproxy("reload", h.proxy().ID).ok(t)
 	if got := who(); got != "four" {
 		t.Errorf("after execproxy reload the upstream sees %q", got)
 	}
