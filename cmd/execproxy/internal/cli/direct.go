@@ -18,6 +18,9 @@ import (
 
 const directUsage = "a credential for the API server itself, no proxy: for clients that shall talk to it themselves"
 
+// errNoProxy is for flags that --direct has no use for.
+var errNoProxy = errors.New("goes with a proxy, and --direct is without one; drop one of the two")
+
 // direct is the plain exec plugin of KEP-541: a bearer token, or a certificate and its
 // key, for a client that talks to the API server itself. That the client would take a
 // proxy (lockFilePath) changes nothing: this was asked for on the command line, and nothing
@@ -28,10 +31,10 @@ func (w *world) direct(ctx context.Context, o *options, c *config.Config, info *
 		set  bool
 	}{{"socket", c.Socket != ""}, {"foreground", c.Foreground}, {"listen", len(c.Listen) > 0}} {
 		if f.set {
-			return nil, &config.FieldError{Field: f.name, Err: errors.New("goes with a proxy, and --direct is without one; drop one of the two")}
+			return nil, &config.FieldError{Field: f.name, Err: errNoProxy}
 		}
 	}
-	if err := sameCluster(c, info.Spec.Cluster); err != nil {
+	if err := directCluster(c, info.Spec.Cluster); err != nil {
 		return nil, err
 	}
 	if err := o.complete(c); err != nil {
@@ -58,9 +61,9 @@ func (w *world) direct(ctx context.Context, o *options, c *config.Config, info *
 	return plugin.Obtain(ctx)
 }
 
-// sameCluster completes the cluster from what the client says, and refuses where two are
+// directCluster completes the cluster from what the client says, and refuses where two are
 // named: a credential must not go to another cluster than it was configured for.
-func sameCluster(c *config.Config, k *clientauthentication.Cluster) error {
+func directCluster(c *config.Config, k *clientauthentication.Cluster) error {
 	if k == nil {
 		return nil
 	}
@@ -162,6 +165,17 @@ func describeExec(doc map[string]any, e *api.ExecConfig, user string, foreign bo
 		doc["execProvideClusterInfo"] = true
 	}
 	return nil
+}
+
+// warn tells of what is printed all the same, but whoever mistyped something wants to know
+// now: files that may come later, and secrets that will stand where all can read them.
+func (w *world) warn(c *config.Config, reader, document, client string) {
+	if names := secretNames(c.ExecEnv); len(names) > 0 {
+		fmt.Fprintf(w.stderr, "execproxy: warning: %s of the exec plugin will stand in the %s for all to read; leave it to the %s's environment\n", strings.Join(names, ", "), document, client)
+	}
+	if err := daemon.CheckFiles(c); err != nil {
+		fmt.Fprintf(w.stderr, "execproxy: warning: %s will fail until this is mended: %s\n", reader, oneLine(err.Error()))
+	}
 }
 
 // secretNames are variables of a plugin that look as if a secret stood in them.

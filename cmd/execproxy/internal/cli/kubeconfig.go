@@ -51,9 +51,6 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err := printable(c); err != nil {
 		return err
 	}
-	if names := secretNames(c.ExecEnv); len(names) > 0 {
-		fmt.Fprintf(w.stderr, "execproxy: warning: %s of the exec plugin will stand in the kubeconfig for all to read; leave it to the client's environment\n", strings.Join(names, ", "))
-	}
 	if o.direct {
 		return printDirect(w, o, s)
 	}
@@ -73,10 +70,7 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 	if err != nil {
 		return err
 	}
-	// The files may come later; but whoever mistyped one wants to know now.
-	if err := daemon.CheckFiles(c); err != nil {
-		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
-	}
+	w.warn(c, "kubectl", "kubeconfig", "client")
 	c.Listen = nil // the server's URL says it
 	ext, err := json.Marshal(c.Extension())
 	if err != nil {
@@ -109,7 +103,7 @@ func runKubeconfig(_ context.Context, w *world, o *options) error {
 // printDirect prints a kubeconfig whose requests go to the API server itself.
 func printDirect(w *world, o *options, s *source) error {
 	if len(s.config.Listen) > 0 {
-		return &config.FieldError{Field: "listen", Err: errors.New("goes with a proxy, and --direct is without one; drop one of the two")}
+		return &config.FieldError{Field: "listen", Err: errNoProxy}
 	}
 	if err := daemon.CheckDirect(s.config); err != nil {
 		return err
@@ -118,9 +112,7 @@ func printDirect(w *world, o *options, s *source) error {
 	if err != nil {
 		return err
 	}
-	if err := daemon.CheckFiles(s.config); err != nil {
-		fmt.Fprintf(w.stderr, "execproxy: warning: kubectl will fail until this is mended: %s\n", oneLine(err.Error()))
-	}
+	w.warn(s.config, "kubectl", "kubeconfig", "client")
 	data, err := directKubeconfig(s, command, o.clusterInfo)
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ func (o *options) sameCluster(w *world, c *config.Config, info *clientauthentica
 		}
 	}
 	k := info.Spec.Cluster
-	if o.direct || // see direct
+	if o.direct || // see directCluster
 		k == nil || k.Server == "" || config.SameServer(claims[0].Server, k.Server) {
 		return nil
 	}

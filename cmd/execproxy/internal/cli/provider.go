@@ -3,8 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/config"
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/daemon"
@@ -83,12 +81,7 @@ func (o *options) printProvider(w *world) error {
 	if err != nil {
 		return err
 	}
-	if err := daemon.CheckFiles(c); err != nil {
-		fmt.Fprintf(w.stderr, "execproxy: warning: the controller will fail until this is mended: %s\n", oneLine(err.Error()))
-	}
-	if names := secretNames(c.ExecEnv); len(names) > 0 {
-		fmt.Fprintf(w.stderr, "execproxy: warning: %s of the exec plugin will stand in the provider file for all to read; leave it to the controller's environment\n", strings.Join(names, ", "))
-	}
+	w.warn(c, "the controller", "provider file", "controller")
 	args := []string{"exec", "--provider=" + o.provider, "--extension-policy=" + config.ExtensionCluster}
 	if o.direct {
 		if err := daemon.CheckDirect(c); err != nil {
