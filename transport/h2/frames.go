@@ -59,6 +59,7 @@ func (c *Conn) frames(b *Batch) error {
 			if err := c.beginData(b, id, length, flags); err != nil {
 				return err
 			}
+			c.whole++
 			p = p[9:]
 			continue
 		}
@@ -180,11 +181,13 @@ func (c *Conn) streamError(b *Batch, id uint32, code http2.ErrCode, reason strin
 // reset it is ignored (section 5.1).
 func (c *Conn) closedStream(b *Batch, id uint32) error {
 	c.mu.Lock()
+	ignore := id > c.goAwayLast
 	for _, r := range c.localResets {
-		if r == id {
-			c.mu.Unlock()
-			return nil
-		}
+		ignore = ignore || r == id
+	}
+	if ignore {
+		c.mu.Unlock()
+		return nil
 	}
 	_ = c.fw.WriteRSTStream(id, http2.ErrCodeStreamClosed)
 	c.release(b)

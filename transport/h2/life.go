@@ -303,7 +303,7 @@ func (c *Conn) finish(err error) error {
 // seen is the last stream that the peer has opened.
 func (c *Conn) seen() uint32 {
 	if c.server {
-		return c.lastID
+		return min(c.lastID, c.goAwayLast)
 	}
 	return 0
 }

@@ -28,6 +28,7 @@ func (c *Conn) clientHeader(b *Batch) error {
 		c.mu.Unlock()
 		return &ConnError{Code: http2.ErrCodeStreamClosed, Reason: "a header on a stream that has ended"}
 	case k.id > c.goAwayLast:
+		c.lastID = k.id // it exists: what comes on it is ignored, too
 		c.mu.Unlock()
 		return nil
 	}

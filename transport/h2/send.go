@@ -8,8 +8,8 @@ import (
 
 // sent is what a receiver is told once no lock is held.
 type sent struct {
-	s *Stream
-	n int
+	to Receiver
+	n  int
 }
 
 // flush encrypts and writes what is to go out. If that is going on already, whoever
@@ -80,8 +80,8 @@ func (c *Conn) flushLocked(b *Batch) {
 
 func tell(b *Batch, told []sent) {
 	for _, t := range told {
-		if t.s.recv != nil {
-			t.s.recv.Sent(b, t.n)
+		if t.to != nil {
+			t.to.Sent(b, t.n)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (c *Conn) pump(told []sent) []sent {
 		c.writeData(s, s.q.front(n), last)
 		s.q.drop(n)
 		c.o.Memory.used.Add(int64(-n))
-		told = append(told, sent{s, n})
+		told = append(told, sent{s.recv, n})
 		switch {
 		case s.q.size > 0:
 			c.wait(s)
