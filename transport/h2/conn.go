@@ -77,6 +77,8 @@ type Conn struct {
 	timer        *time.Timer
 	firstPeer    chan struct{} // closed when the peer's SETTINGS are there
 	writers      sync.WaitGroup
+	handlers     sync.WaitGroup // of Serve
+	serving      int            // how many they are
 	shutAt       time.Time
 	pingSeq      uint16
 	once         sync.Once     // of Options.Retired

@@ -1,0 +1,457 @@
+package h2
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+)
+
+// ServeOptions say what [Serve] cannot know from the stream.
+type ServeOptions struct {
+	// Context is what the request's context comes from. Nil: context.Background().
+	Context context.Context
+	// RemoteAddr is http.Request.RemoteAddr. Empty: that of the connection.
+	RemoteAddr string
+	// Body is what has come of the request's body before, and has been given back with
+	// Stream.Consumed. It is copied.
+	Body []byte
+	// Trailer is the request's, where it has come already.
+	Trailer []Field
+	// ReadTimeout and WriteTimeout bound the whole of the request's body and of the
+	// answer, as those of http.Server. 0: no bound.
+	ReadTimeout, WriteTimeout time.Duration
+}
+
+// Serve has h answer the request of s in a goroutine of its own, as net/http's
+// HTTP/2 server would have it. It is called from Options.Begin, or later, when end
+// says whether all of the body has come. It attaches the receiver that it returns:
+// a receiver that had the stream before passes on to it what it is still told.
+//
+// Different from net/http: a path that cannot be parsed is the handler's to refuse
+// (URL.Opaque holds it, RequestURI is exact), and an answer that is shorter than the
+// Content-Length that it declared is reset.
+//
+// [Conn.Wait] waits for the goroutine.
+func Serve(b *Batch, s *Stream, fields []Field, end bool, h http.Handler, o ServeOptions) Receiver {
+	c := s.c
+	v := &serving{s: s, gotAll: end}
+	v.readable.L, v.writable.L = &v.mu, &v.mu
+	r, refuse := v.request(fields, &o)
+	c.mu.Lock()
+	s.recv = v
+	busy := c.serving >= 2*int(c.o.MaxStreams)
+	gone := s.closed
+	if !gone && !busy && !refuse {
+		c.serving++
+		c.handlers.Add(1)
+	}
+	c.mu.Unlock()
+	switch {
+	case gone:
+		v.cancel()
+	case refuse:
+		v.cancel()
+		s.Reset(b, http2.ErrCodeProtocol)
+	case busy: // with requests that were reset, and whose handlers have not noticed
+		v.cancel()
+		s.Reset(b, http2.ErrCodeRefusedStream)
+	default:
+		w := newAnswer(v, r)
+		if o.ReadTimeout > 0 {
+			_ = w.SetReadDeadline(time.Now().Add(o.ReadTimeout))
+		}
+		if o.WriteTimeout > 0 {
+			_ = w.SetWriteDeadline(time.Now().Add(o.WriteTimeout))
+		}
+		go v.run(h, w, r)
+	}
+	return v
+}
+
+// Wait waits for the goroutines of [Serve]. It is called after Run, which has told
+// them that the connection has ended: their requests' contexts are done.
+func (c *Conn) Wait() { c.handlers.Wait() }
+
+// serving is a stream that a handler answers: its receiver, and the request's body.
+type serving struct {
+	s       *Stream
+	cancel  context.CancelFunc
+	trailer http.Header // the request's: the names that were announced
+
+	mu                 sync.Mutex
+	readable, writable sync.Cond
+	in                 queue // of the request's body, not read yet
+	free               int   // of it, bytes that have been given back to the client already
+	readErr            error // comes after what is in it; io.EOF: nothing was left out
+	came               []Field
+	expect             bool // the client waits for a 100
+	headed             bool // the final header has been sent
+	gotAll             bool
+	unread             bool // nobody reads the body any more
+	kept               int  // of the answer's body, not sent yet
+	err                error
+	readTimer          *time.Timer
+	writeTimer         *time.Timer
+}
+
+// keepMost is how much of an answer is kept for a client that does not read;
+// the handler waits then.
+const keepMost = 64 << 10
+
+var errWritten = errors.New("h2: the handler has returned")
+
+// request makes the http.Request; refuse: no handler shall see it.
+func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request, refuse bool) {
+	var method, scheme, authority, path string
+	header := make(http.Header, len(fields))
+	values := make([]string, 0, len(fields))
+	for i := range fields {
+		f := &fields[i]
+		if f.Name[0] == ':' {
+			switch f.Name {
+			case ":method":
+				method = f.Value
+			case ":scheme":
+				scheme = f.Value
+			case ":authority":
+				authority = f.Value
+			case ":path":
+				path = f.Value
+			}
+			continue
+		}
+		name := canonical(f.Name)
+		if old := header[name]; old != nil {
+			header[name] = append(old, f.Value)
+			continue
+		}
+		values = append(values, f.Value)
+		header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	if authority == "" {
+		authority = header.Get("Host")
+	}
+	v.expect = httpguts.HeaderValuesContainsToken(header["Expect"], "100-continue")
+	if v.expect {
+		delete(header, "Expect")
+	}
+	if crumbs := header["Cookie"]; len(crumbs) > 1 { // RFC 9113 section 8.2.3
+		header["Cookie"] = []string{strings.Join(crumbs, "; ")}
+	}
+	for _, list := range header["Trailer"] {
+		for name := range strings.SplitSeq(list, ",") {
+			switch name = http.CanonicalHeaderKey(strings.Trim(name, " \t")); name {
+			case "Transfer-Encoding", "Trailer", "Content-Length":
+			default:
+				if v.trailer == nil {
+					v.trailer = make(http.Header)
+				}
+				v.trailer[name] = nil
+			}
+		}
+	}
+	delete(header, "Trailer")
+
+	u, uri := &url.URL{Host: authority}, authority
+	if method != "CONNECT" {
+		refuse = scheme != "https" && scheme != "http" || strings.Contains(authority, "@")
+		var err error
+		uri = path
+		if u, err = url.ParseRequestURI(path); err != nil {
+			u = new(url.URL)
+			u.Opaque, u.RawQuery, _ = strings.Cut(path, "?")
+		}
+	} else if authority == "" {
+		refuse = true
+	}
+
+	base := o.Context
+	if base == nil {
+		base = context.Background()
+	}
+	var ctx context.Context
+	ctx, v.cancel = context.WithCancel(base)
+	r = (&http.Request{
+		Method: method, URL: u, RequestURI: uri, Host: authority,
+		Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: header, Trailer: v.trailer, Body: http.NoBody,
+		RemoteAddr: o.RemoteAddr, TLS: v.s.c.ConnectionState(),
+	}).WithContext(ctx)
+	if r.RemoteAddr == "" {
+		r.RemoteAddr = v.s.c.tls.RemoteAddr().String()
+	}
+	if v.gotAll && len(o.Body) == 0 && o.Trailer == nil {
+		return r, refuse
+	}
+	r.Body = (*requestBody)(v)
+	if lengths := header["Content-Length"]; len(lengths) == 0 {
+		r.ContentLength = -1
+	} else if n, err := strconv.ParseUint(lengths[0], 10, 63); err == nil {
+		r.ContentLength = int64(n)
+	}
+	_, _ = v.in.Write(o.Body)
+	v.free, v.came = len(o.Body), append([]Field(nil), o.Trailer...)
+	if v.gotAll {
+		v.readErr = io.EOF
+	}
+	return r, refuse
+}
+
+// run calls the handler, and ends the stream.
+func (v *serving) run(h http.Handler, w *answer, r *http.Request) {
+	c := v.s.c
+	returned := false
+	defer func() {
+		v.cancel()
+		if r.MultipartForm != nil {
+			_ = r.MultipartForm.RemoveAll()
+		}
+		if returned {
+			w.finish()
+		} else {
+			if e := recover(); e != nil && e != http.ErrAbortHandler {
+				v.complain(e)
+			}
+			w.abandon()
+			v.s.Reset(nil, http2.ErrCodeInternal)
+		}
+		v.over()
+		c.mu.Lock()
+		c.serving--
+		c.mu.Unlock()
+		c.handlers.Done()
+	}()
+	h.ServeHTTP(w, r)
+	returned = true
+}
+
+// complain logs a panic. What is thrown may hold anything that was in a request, so
+// only its type is told, and all of it where it is Go's own.
+func (v *serving) complain(e any) {
+	log := v.s.c.log.With("remote", v.s.c.tls.RemoteAddr().String())
+	if own, ok := e.(runtime.Error); ok {
+		log = log.With("error", own.Error())
+	} else {
+		log = log.With("type", typeName(e))
+	}
+	log.Error("a handler panicked", "stack", string(debug.Stack()))
+}
+
+// over ends what the handler has left of the request.
+func (v *serving) over() {
+	v.mu.Lock()
+	for !v.gotAll && v.kept > 0 && v.err == nil {
+		v.writable.Wait() // a reset would throw away what is kept
+	}
+	n := v.giveUp(errWritten)
+	v.mu.Unlock()
+	b := batches.Get().(*Batch)
+	v.s.drop(b, n)
+	v.s.Reset(b, http2.ErrCodeNo) // RFC 9113 section 8.1: no more of the body is wanted. Nothing where all has come
+	b.Flush()
+	batches.Put(b)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, t := range []*time.Timer{v.readTimer, v.writeTimer} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// giveUp throws away what is not read, and tells how much of it the connection has
+// to have back. It needs the lock.
+func (v *serving) giveUp(err error) int {
+	n := v.in.size - v.free
+	v.in.reset()
+	v.free, v.unread = 0, true
+	if v.readErr == nil || v.readErr == io.EOF {
+		v.readErr = err
+	}
+	v.readable.Broadcast()
+	return n
+}
+
+// Header is never called: it was the request's, and Begin had it.
+func (v *serving) Header(*Batch, []Field, bool) {}
+
+func (v *serving) Data(b *Batch, p []byte, end bool) {
+	v.mu.Lock()
+	unwanted := v.unread || v.readErr != nil
+	if !unwanted {
+		_, _ = v.in.Write(p)
+	}
+	v.ended(end)
+	v.mu.Unlock()
+	if unwanted {
+		v.s.drop(b, len(p))
+	}
+}
+
+func (v *serving) Trailer(_ *Batch, fields []Field) {
+	v.mu.Lock()
+	v.came = append([]Field(nil), fields...)
+	v.ended(true)
+	v.mu.Unlock()
+}
+
+// ended needs the lock.
+func (v *serving) ended(end bool) {
+	if end {
+		v.gotAll = true
+		if v.readErr == nil {
+			v.readErr = io.EOF
+		}
+		v.writable.Broadcast()
+	}
+	v.readable.Broadcast()
+}
+
+func (v *serving) Sent(_ *Batch, n int) {
+	v.mu.Lock()
+	v.kept -= n
+	if v.kept <= keepMost/2 {
+		v.writable.Broadcast()
+	}
+	v.mu.Unlock()
+}
+
+func (v *serving) Closed(_ *Batch, err error) { v.fail(err) }
+
+// fail says that the stream has ended, and why.
+func (v *serving) fail(err error) {
+	v.mu.Lock()
+	if v.err == nil {
+		v.err = err
+	}
+	if v.readErr == nil {
+		v.readErr = err
+	}
+	v.readable.Broadcast()
+	v.writable.Broadcast()
+	v.mu.Unlock()
+	v.cancel()
+}
+
+// drop gives n bytes back to the connection, and none to the stream: no more are wanted.
+func (s *Stream) drop(b *Batch, n int) {
+	c := s.c
+	c.mu.Lock()
+	n = int(min(int64(n), s.held))
+	s.held -= int64(n)
+	if n <= 0 || !c.giveBack(int64(n)) {
+		c.mu.Unlock()
+		return
+	}
+	c.release(b)
+}
+
+// requestBody is the http.Request.Body. Read and Close may be called at the same time.
+type requestBody serving
+
+func (v *requestBody) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	v.mu.Lock()
+	if v.expect {
+		v.expect = false
+		if !v.headed && v.in.size == 0 && v.readErr == nil {
+			b := batches.Get().(*Batch)
+			v.s.Header(b, []Field{{Name: ":status", Value: "100"}}, false)
+			v.mu.Unlock()
+			b.Flush()
+			batches.Put(b)
+			v.mu.Lock()
+		}
+	}
+	for v.in.size == 0 && v.readErr == nil {
+		v.readable.Wait()
+	}
+	for len(p) > n && v.in.size > 0 {
+		k := copy(p[n:], v.in.front(len(p)-n))
+		v.in.drop(k)
+		n += k
+	}
+	free := min(n, v.free)
+	v.free -= free
+	if n == 0 {
+		err = v.readErr
+		if err == io.EOF && v.came != nil {
+			for _, f := range v.came {
+				if name := canonical(f.Name); hasKey(v.trailer, name) { // as net/http: only what was announced
+					v.trailer[name] = append(v.trailer[name], f.Value)
+				}
+			}
+			v.came = nil
+		}
+	}
+	v.mu.Unlock()
+	if n > free {
+		v.s.Consumed(nil, n-free)
+	}
+	return n, err
+}
+
+func (v *requestBody) Close() error {
+	v.mu.Lock()
+	n := (*serving)(v).giveUp(http.ErrBodyReadAfterClose)
+	v.mu.Unlock()
+	v.s.drop(nil, n)
+	return nil
+}
+
+// SetReadDeadline is http.ResponseController's. As with net/http, one that has
+// passed is not undone.
+func (w *answer) SetReadDeadline(t time.Time) error {
+	w.v.deadline(&w.v.readTimer, t, w.v.readTimedOut)
+	return nil
+}
+
+// SetWriteDeadline is http.ResponseController's. When it passes, the stream is reset.
+func (w *answer) SetWriteDeadline(t time.Time) error {
+	w.v.deadline(&w.v.writeTimer, t, w.v.writeTimedOut)
+	return nil
+}
+
+func (v *serving) deadline(timer **time.Timer, t time.Time, passed func()) {
+	v.mu.Lock()
+	if *timer != nil {
+		(*timer).Stop()
+		*timer = nil
+	}
+	left := time.Until(t)
+	if !t.IsZero() && left > 0 {
+		*timer = time.AfterFunc(left, passed)
+	}
+	v.mu.Unlock()
+	if !t.IsZero() && left <= 0 {
+		passed()
+	}
+}
+
+func (v *serving) readTimedOut() {
+	v.mu.Lock()
+	if v.readErr == nil {
+		v.readErr = os.ErrDeadlineExceeded
+	}
+	v.readable.Broadcast()
+	v.mu.Unlock()
+}
+
+func (v *serving) writeTimedOut() {
+	v.s.Reset(nil, http2.ErrCodeInternal)
+	v.fail(os.ErrDeadlineExceeded)
+}
