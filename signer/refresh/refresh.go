@@ -94,9 +94,8 @@ func (c *Cache[T]) Look() (Seen[T], bool) {
 // attempt while a valid one is at hand (nobody calls Run, or Invalidate was called), that one
 // serves if the attempt fails. It fails as Explain says, or with ctx.Err() if ctx ends first.
 func (c *Cache[T]) Get(ctx context.Context) (T, error) {
-	s := c.state.Load()
-	now := c.Now()
-	if c.valid(s, now) && !c.due(s, now) {
+	s, ready := c.ready()
+	if ready {
 		return s.value, nil
 	}
 	s, err := c.refresh(ctx, s)
@@ -108,6 +107,22 @@ func (c *Cache[T]) Get(ctx context.Context) (T, error) {
 	}
 	var none T
 	return none, err
+}
+
+// Ready returns what Get would return at once. ok is false where Get would make an attempt,
+// or wait for one.
+func (c *Cache[T]) Ready() (v T, ok bool) {
+	s, ok := c.ready()
+	if ok {
+		v = s.value
+	}
+	return v, ok
+}
+
+func (c *Cache[T]) ready() (*state[T], bool) {
+	s := c.state.Load()
+	now := c.Now()
+	return s, c.valid(s, now) && !c.due(s, now)
 }
 
 func (c *Cache[T]) valid(s *state[T], now time.Time) bool {

@@ -1,0 +1,54 @@
+package sigv4
+
+import "unsafe"
+
+// kinds tells what a byte is, for loops that look at every one of a request.
+var kinds = makeKinds()
+
+const (
+	inToken     = 1 << iota // of RFC 9110, section 5.6.2
+	upperCase               // A to Z
+	unreserved              // of RFC 3986, section 2.3: SigV4 never encodes it
+	plainInPath             // unreserved, and no dot
+)
+
+func makeKinds() (k [256]byte) {
+	set := func(what byte, chars string) {
+		for i := range len(chars) {
+			k[chars[i]] |= what
+		}
+	}
+	const upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	const plain = "abcdefghijklmnopqrstuvwxyz" + upper + "0123456789-_~"
+	set(inToken, plain+".!#$%&'*+^`|")
+	set(upperCase, upper)
+	set(unreserved, plain+".")
+	set(plainInPath, plain)
+	return k
+}
+
+const upperHex = "0123456789ABCDEF"
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// appendEncoded appends a byte as SigV4 writes it.
+func appendEncoded(b []byte, c byte) []byte {
+	if kinds[c]&unreserved != 0 {
+		return append(b, c)
+	}
+	return append(b, '%', upperHex[c>>4], upperHex[c&15])
+}
+
+// text is b as a string, without a copy. Nobody may write to b while it is in use; appending
+// to b does not.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
