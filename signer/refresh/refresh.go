@@ -94,8 +94,8 @@ func (c *Cache[T]) Look() (Seen[T], bool) {
 // attempt while a valid one is at hand (nobody calls Run, or Invalidate was called), that one
 // serves if the attempt fails. It fails as Explain says, or with ctx.Err() if ctx ends first.
 func (c *Cache[T]) Get(ctx context.Context) (T, error) {
-	s, ready := c.ready()
-	if ready {
+	s := c.state.Load()
+	if c.ready(s, c.Now()) {
 		return s.value, nil
 	}
 	s, err := c.refresh(ctx, s)
@@ -109,21 +109,17 @@ func (c *Cache[T]) Get(ctx context.Context) (T, error) {
 	return none, err
 }
 
-// Ready returns what Get would return at once. ok is false where Get would make an attempt,
-// or wait for one.
-func (c *Cache[T]) Ready() (v T, ok bool) {
-	s, ok := c.ready()
-	if ok {
-		v = s.value
+// Ready returns what Get would return at once at a time of the Clock. ok is false where Get
+// would make an attempt, or wait for one.
+func (c *Cache[T]) Ready(now time.Time) (v T, ok bool) {
+	s := c.state.Load()
+	if !c.ready(s, now.Round(0)) {
+		return v, false
 	}
-	return v, ok
+	return s.value, true
 }
 
-func (c *Cache[T]) ready() (*state[T], bool) {
-	s := c.state.Load()
-	now := c.Now()
-	return s, c.valid(s, now) && !c.due(s, now)
-}
+func (c *Cache[T]) ready(s *state[T], now time.Time) bool { return c.valid(s, now) && !c.due(s, now) }
 
 func (c *Cache[T]) valid(s *state[T], now time.Time) bool {
 	if !s.has {

@@ -97,10 +97,8 @@ func checkValue(name, v string) (problem string) {
 	if v == "" {
 		return ""
 	}
-	for i := 0; i < len(v); i++ {
-		if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return "has a control character"
-		}
+	if hasControl(v) && hasControl(strings.ReplaceAll(v, "\t", " ")) {
+		return "has a control character"
 	}
 	// Unicode knows more spaces than HTTP; implementations differ in which they trim.
 	if first, last := v[0], v[len(v)-1]; (first|last)&0x80 != 0 || first <= ' ' || last <= ' ' {
@@ -122,7 +120,9 @@ func checkValue(name, v string) (problem string) {
 
 // appendValue appends a value, trimmed and with runs of spaces reduced to one.
 func appendValue(b []byte, v string) []byte {
-	v = strings.Trim(v, " \t")
+	if v != "" && (v[0] <= ' ' || v[len(v)-1] <= ' ') {
+		v = strings.Trim(v, " \t")
+	}
 	if !strings.Contains(v, "  ") {
 		return append(b, v...)
 	}

@@ -53,7 +53,7 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 	if !validName(r.Method) {
 		return &signer.RequestError{Field: "method", Problem: "is not a token"}
 	}
-	if r.Authority == "" || strings.ContainsAny(r.Authority, " \t\r\n/,@") {
+	if !validAuthority(r.Authority) {
 		return &signer.RequestError{Field: "authority", Problem: "want a host, with a port if it is sent with one"}
 	}
 	if err := requirePath(r.Path, s.o.Path); err != nil {
@@ -87,6 +87,15 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 		f.fields = append(f.fields, signer.Field{Name: name, Value: value})
 	}
 	return nil
+}
+
+func validAuthority(host string) bool {
+	for i := 0; i < len(host); i++ {
+		if kinds[host[i]]&notInHost != 0 {
+			return false
+		}
+	}
+	return host != ""
 }
 
 // checkSent is checkField for one field of a flat list.

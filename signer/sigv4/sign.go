@@ -159,9 +159,9 @@ func (s *Signer) SignFields(r *signer.Request, sent []signer.Field, out *signer.
 	if s.kept == nil {
 		return false, nil
 	}
-	creds, ok := s.kept.kept.Ready()
 	now := s.now()
-	if !ok || expired(creds, now) {
+	creds, ok := s.kept.kept.Ready(now)
+	if !ok {
 		return false, nil
 	}
 	m := s.momentAt(now)
