@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/execproxy/execproxy/signer"
 )
 
 const (
@@ -20,20 +22,9 @@ const (
 	defaultHashMemory = 64 << 20 // over all requests
 )
 
-// Request is what will be sent upstream, as a signer must see it.
-type Request struct {
-	Method    string
-	Scheme    string
-	Authority string // what goes out as Host or :authority
-	Path      string // escaped, byte for byte as it goes out
-	RawQuery  string // the same, without '?'
-	// Header is all that is sent end to end. Content-Length, Connection, Upgrade
-	// and Trailer, which the transports write, are not in it.
-	Header http.Header
-	// ContentSHA256 is the SHA-256 of the body in lower-case hex, or
-	// "UNSIGNED-PAYLOAD", or "" where it was not computed.
-	ContentSHA256 string
-}
+// Request is what will be sent upstream, as a signer must see it. Content-Length,
+// Connection, Upgrade and Trailer, which the transports write, are not in its Header.
+type Request = signer.Request
 
 // Options configure a Proxy. Server and Transport are required.
 type Options struct {
