@@ -7,8 +7,9 @@ import (
 
 // flight is a request that is being served.
 type flight struct {
-	cut     func() // cancels it; safe to call at any time, and more than once
-	endless bool   // ends only when somebody ends it: a watch, a followed log
+	cut     func()   // cancels it; safe to call at any time, and more than once
+	owner   *passage // the same, of a request that is passed from stream to stream
+	endless bool     // ends only when somebody ends it: a watch, a followed log
 	shard   uint32
 }
 
@@ -79,7 +80,11 @@ func (f *flights) cut(choose func(*flight) bool) {
 		s.mu.Lock()
 		cuts := make([]func(), 0, len(s.open))
 		for x := range s.open {
-			if choose(x) {
+			switch {
+			case !choose(x):
+			case x.owner != nil:
+				cuts = append(cuts, x.owner.cut)
+			default:
 				cuts = append(cuts, x.cut)
 			}
 		}

@@ -83,7 +83,15 @@ var responsePolicy = []string{
 // rules is requestPolicy, made for look-ups.
 type rules struct {
 	exact  map[string]action
-	prefix []string // all of them drop
+	prefix []string          // all of them drop
+	common map[string]action // what clients send all the time, in lower case
+}
+
+// common fields, for which the whole table need not be gone through.
+var common = [...]string{
+	"accept", "accept-encoding", "accept-language", "audit-id", "authorization", "cache-control", "content-type", "cookie", "host",
+	"idempotency-key", "if-match", "if-modified-since", "if-none-match", "impersonate-group", "impersonate-uid", "impersonate-user",
+	"kubectl-command", "kubectl-session", "origin", "pragma", "priority", "range", "referer", "traceparent", "user-agent",
 }
 
 func newRules(o *Options) *rules {
@@ -98,7 +106,19 @@ func newRules(o *Options) *rules {
 	if o.DisableCompression {
 		r.exact["accept-encoding"] = drop
 	}
+	r.common = make(map[string]action, len(common))
+	for _, name := range common {
+		r.common[name] = r.of(name)
+	}
 	return r
+}
+
+// ofLower is of for a name in lower case.
+func (r *rules) ofLower(name string) action {
+	if a, ok := r.common[name]; ok {
+		return a
+	}
+	return r.of(name)
 }
 
 // of looks a field name up without allocating.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/execproxy/execproxy/signer"
 )
 
 const (
@@ -20,20 +22,9 @@ const (
 	defaultHashMemory = 64 << 20 // over all requests
 )
 
-// Request is what will be sent upstream, as a signer must see it.
-type Request struct {
-	Method    string
-	Scheme    string
-	Authority string // what goes out as Host or :authority
-	Path      string // escaped, byte for byte as it goes out
-	RawQuery  string // the same, without '?'
-	// Header is all that is sent end to end. Content-Length, Connection, Upgrade
-	// and Trailer, which the transports write, are not in it.
-	Header http.Header
-	// ContentSHA256 is the SHA-256 of the body in lower-case hex, or
-	// "UNSIGNED-PAYLOAD", or "" where it was not computed.
-	ContentSHA256 string
-}
+// Request is what will be sent upstream, as a signer must see it. Content-Length,
+// Connection, Upgrade and Trailer, which the transports write, are not in its Header.
+type Request = signer.Request
 
 // Options configure a Proxy. Server and Transport are required.
 type Options struct {
@@ -45,6 +36,9 @@ type Options struct {
 	// Transport is the way out. It must not add Accept-Encoding, follow
 	// redirects or retry what may have been processed.
 	Transport http.RoundTripper
+	// Streams is the way out for requests that are passed from stream to stream: see
+	// [Streams]. Nil: none are.
+	Streams StreamTransport
 	// UpgradeTransport is the way out for WebSocket and SPDY: HTTP/1.1, a
 	// connection for each. The Body of its 101 is an io.ReadWriteCloser. Without
 	// it, upgrades are answered with 501.
@@ -58,6 +52,9 @@ type Options struct {
 	// Public() string has that text shown to the client; of any other the text
 	// is shown with everything that looks like a credential taken out.
 	Sign func(ctx context.Context, r *Request) (http.Header, error)
+	// SignFields is Sign for [Streams]: signer.FieldSigner.SignFields. Nil beside a Sign: every
+	// request waits for Sign, on a goroutine of its own.
+	SignFields func(r *Request, sent []signer.Field, out *signer.Fields) (ok bool, err error)
 	// Refused is asked when the server answers 401 or 403 to a signed request;
 	// took is the time of the round trip. When it returns true (the clock's skew
 	// has been learnt, credentials have been renewed), a request that can be
@@ -100,7 +97,9 @@ type Proxy struct {
 
 	verified   func(*tls.ConnectionState) bool
 	sign       func(context.Context, *Request) (http.Header, error)
+	signFields func(*Request, []signer.Field, *signer.Fields) (bool, error)
 	refused    func(*http.Response, time.Duration) bool
+	streams    StreamTransport
 	hash       bool
 	unsigned   bool
 	maxHashed  int64
@@ -131,7 +130,9 @@ func New(o Options) (*Proxy, error) {
 		anonymous:  way{o.Anonymous, o.AnonymousUpgrade},
 		verified:   o.Verified,
 		sign:       o.Sign,
+		signFields: o.SignFields,
 		refused:    o.Refused,
+		streams:    o.Streams,
 		hash:       o.HashBody,
 		unsigned:   o.UnsignedPayload,
 		maxHashed:  o.MaxHashedBody,
@@ -244,7 +245,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, loopback bool) {
 	defer p.flights.remove(&x.flight)
 
 	var no *refusal
-	if x.anonymous, no = p.admit(r, loopback); no != nil {
+	if x.anonymous, no = p.admit(&view{r.Method, r.Host, r.Header, p.verified(r.TLS)}, loopback); no != nil {
 		p.refuse(w, r, no)
 		return
 	}

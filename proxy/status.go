@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // ErrorHeader is the response header that tells the proxy's own answers from
@@ -66,32 +67,39 @@ func WriteStatus(w http.ResponseWriter, r *http.Request, code int, reason, messa
 	(&refusal{code: code, reason: reason, message: message}).write(w, r)
 }
 
-func (e *refusal) write(w http.ResponseWriter, r *http.Request) {
+// encode is the answer: fields in lower case, and the body.
+func (e *refusal) encode() (fields [][2]string, body []byte) {
 	s := status{
 		Kind: "Status", APIVersion: "v1", Status: "Failure",
 		Message: e.message, Reason: e.reason, Code: e.code,
 	}
-	h := w.Header()
 	if e.retryAfter > 0 {
 		s.Details = &statusDetails{RetryAfterSeconds: e.retryAfter}
-		h.Set("Retry-After", strconv.Itoa(e.retryAfter))
+		fields = append(fields, [2]string{"retry-after", strconv.Itoa(e.retryAfter)})
 	}
 	if e.allow != "" {
-		h.Set("Allow", e.allow)
-	}
-	if e.hangUp && r.ProtoMajor == 1 {
-		h.Set("Connection", "close")
+		fields = append(fields, [2]string{"allow", e.allow})
 	}
 	body, err := json.Marshal(&s)
 	if err != nil { // strings and integers always encode
 		body = []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`)
 	}
 	body = append(body, '\n')
-	h.Set(ErrorHeader, e.reason)
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-cache, private")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	return append(fields, [][2]string{
+		{strings.ToLower(ErrorHeader), e.reason}, {"content-type", "application/json"}, {"cache-control", "no-cache, private"},
+		{"x-content-type-options", "nosniff"}, {"content-length", strconv.Itoa(len(body))},
+	}...), body
+}
+
+func (e *refusal) write(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	fields, body := e.encode()
+	for _, f := range fields {
+		h.Set(f[0], f[1])
+	}
+	if e.hangUp && r.ProtoMajor == 1 {
+		h.Set("Connection", "close")
+	}
 	w.WriteHeader(e.code)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body)

@@ -145,10 +145,11 @@ func (t target) url(scheme, host string) *url.URL {
 // endless reports whether the answer to r has no end of its own, by the query
 // parameters of the Kubernetes API.
 func endless(r *http.Request) bool {
-	if r.Method != http.MethodGet {
-		return false
-	}
-	for pair := range strings.SplitSeq(r.URL.RawQuery, "&") {
+	return r.Method == http.MethodGet && endlessQuery(r.URL.RawQuery)
+}
+
+func endlessQuery(query string) bool {
+	for pair := range strings.SplitSeq(query, "&") {
 		switch pair {
 		case "watch=true", "watch=1", "follow=true", "follow=1":
 			return true

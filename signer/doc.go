@@ -7,10 +7,11 @@
 // is sent. Signing is the last step before the wire: whoever changes the request
 // afterwards breaks the signature.
 //
-// Three optional interfaces stand beside the contracts. A signer that needs the hash of
+// Four optional interfaces stand beside the contracts. A signer that needs the hash of
 // the body says so with [BodyHasher]; one that learns from answers (the server's clock)
-// takes them through [ResponseObserver]; an error that knows which HTTP status the client
-// shall see has a method StatusCode() int, as [RequestError] has.
+// takes them through [ResponseObserver]; one that can sign at once, from what is at hand,
+// is a [FieldSigner]; an error that knows which HTTP status the client shall see has a
+// method StatusCode() int, as [RequestError] has.
 //
 // The schemes are packages of their own below this one, and import nothing but this one.
 // This package imports the standard library alone.

@@ -95,8 +95,7 @@ func (c *Cache[T]) Look() (Seen[T], bool) {
 // serves if the attempt fails. It fails as Explain says, or with ctx.Err() if ctx ends first.
 func (c *Cache[T]) Get(ctx context.Context) (T, error) {
 	s := c.state.Load()
-	now := c.Now()
-	if c.valid(s, now) && !c.due(s, now) {
+	if c.ready(s, c.Now()) {
 		return s.value, nil
 	}
 	s, err := c.refresh(ctx, s)
@@ -109,6 +108,18 @@ func (c *Cache[T]) Get(ctx context.Context) (T, error) {
 	var none T
 	return none, err
 }
+
+// Ready returns what Get would return at once at a time of the Clock. ok is false where Get
+// would make an attempt, or wait for one.
+func (c *Cache[T]) Ready(now time.Time) (v T, ok bool) {
+	s := c.state.Load()
+	if !c.ready(s, now.Round(0)) {
+		return v, false
+	}
+	return s.value, true
+}
+
+func (c *Cache[T]) ready(s *state[T], now time.Time) bool { return c.valid(s, now) && !c.due(s, now) }
 
 func (c *Cache[T]) valid(s *state[T], now time.Time) bool {
 	if !s.has {

@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"strings"
 
 	"github.com/execproxy/execproxy/signer"
 )
@@ -38,7 +37,7 @@ func (s scope) String() string {
 	return s.date + "/" + s.region + "/" + s.service + "/" + terminator
 }
 
-// canonical is a request in the form that is signed.
+// canonical is a request in the form that is signed, as a verifier has it.
 type canonical struct {
 	method, path, query string
 	names               []string            // signed fields, lower-case, sorted
@@ -48,60 +47,66 @@ type canonical struct {
 
 // String writes the canonical request as AWS defines it.
 func (c *canonical) String() string {
-	var b strings.Builder
-	b.Grow(512)
-	for _, s := range []string{c.method, c.path, c.query} {
-		b.WriteString(s)
-		b.WriteByte('\n')
-	}
+	list := make([]signer.Field, 0, len(c.names))
 	for _, name := range c.names {
-		b.WriteString(name)
-		b.WriteByte(':')
-		for i, v := range c.fields[name] {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(fieldValue(v))
+		for _, value := range c.fields[name] {
+			list = append(list, signer.Field{Name: name, Value: value})
 		}
-		b.WriteByte('\n')
 	}
-	b.WriteByte('\n')
-	for i, name := range c.names {
+	b := make([]byte, 0, 512)
+	for _, s := range []string{c.method, c.path, c.query} {
+		b = append(append(b, s...), '\n')
+	}
+	b = appendHeader(b, list)
+	b = append(b, '\n')
+	b = appendNames(b, list)
+	b = append(b, '\n')
+	return string(append(b, c.payload...))
+}
+
+// appendHeader appends the canonical form of fields that are sorted by name; values of one
+// name are in the order in which they are sent.
+func appendHeader(b []byte, list []signer.Field) []byte {
+	for i, f := range list {
+		if i > 0 && f.Name == list[i-1].Name {
+			b[len(b)-1] = ',' // instead of the line's end
+		} else {
+			b = append(append(b, f.Name...), ':')
+		}
+		b = append(appendValue(b, f.Value), '\n')
+	}
+	return b
+}
+
+// appendNames appends the names of sorted fields, each once.
+func appendNames(b []byte, list []signer.Field) []byte {
+	for i, f := range list {
+		if i > 0 && f.Name == list[i-1].Name {
+			continue
+		}
 		if i > 0 {
-			b.WriteByte(';')
+			b = append(b, ';')
 		}
-		b.WriteString(name)
+		b = append(b, f.Name...)
 	}
-	b.WriteByte('\n')
-	b.WriteString(c.payload)
-	return b.String()
+	return b
 }
 
 func stringToSign(date string, s scope, canonicalRequest string) string {
 	sum := sha256.Sum256([]byte(canonicalRequest))
-	return algorithm + "\n" + date + "\n" + s.String() + "\n" + hex.EncodeToString(sum[:])
+	return toSignHead(date, s) + hex.EncodeToString(sum[:])
 }
 
-// canonicalPath is the path of the canonical request.
-func canonicalPath(path string, mode PathMode, singleEncode bool) (string, error) {
-	path, err := viewPath(path, mode, singleEncode)
-	if err != nil || singleEncode {
-		return path, err
-	}
-	var b strings.Builder
-	b.Grow(len(path))
-	for i := 0; i < len(path); i++ {
-		if path[i] == '/' {
-			b.WriteByte('/')
-			continue
-		}
-		writeEncoded(&b, path[i])
-	}
-	return b.String(), nil
+// toSignHead is the string to sign up to the hash of the canonical request.
+func toSignHead(date string, s scope) string {
+	return algorithm + "\n" + date + "\n" + s.String() + "\n"
 }
 
 // isHash tells whether s is a lower-case hex SHA-256.
 func isHash(s string) bool {
+	if s == signer.EmptySHA256 { // what most requests have
+		return true
+	}
 	if len(s) != 2*sha256.Size {
 		return false
 	}

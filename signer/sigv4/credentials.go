@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -80,7 +81,7 @@ func check(k *aws.Credentials, now time.Time) error {
 	switch {
 	case !k.HasKeys():
 		return errors.New("the source gave an empty key")
-	case expired(*k, now):
+	case expired(k, now):
 		return &CredentialsError{Err: ErrExpired, Cure: cureExpired}
 	}
 	return nil
@@ -120,6 +121,9 @@ func (c *Credentials) String() string {
 
 // GoString is String.
 func (c *Credentials) GoString() string { return c.String() }
+
+// Format is String, whatever the verb.
+func (c *Credentials) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, c.String()) }
 
 // Retrieve returns valid credentials: those at hand, or else new ones. Where it has to
 // attempt a refresh while valid ones are at hand (nobody calls Run, or Invalidate was

@@ -21,10 +21,19 @@ const (
 	TargetHeader = "X-Execproxy-Target-Sha256"
 )
 
+// The same, in lower case.
+const (
+	lowAuthorization = "authorization"
+	lowDate          = "x-amz-date"
+	lowToken         = "x-amz-security-token"
+	lowSHA256        = "x-amz-content-sha256"
+	lowTarget        = "x-execproxy-target-sha256"
+)
+
 // replaced tells whether a signer writes this field itself, lower-case.
 func replaced(name string) bool {
 	switch name {
-	case "authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256", "x-execproxy-target-sha256":
+	case lowAuthorization, lowDate, lowToken, lowSHA256, lowTarget:
 		return true
 	}
 	return false
@@ -64,55 +73,71 @@ func single(name string) bool {
 // joined and trimmed for the canonical form.
 func checkField(name string, values []string) (problem string) {
 	if !validName(name) {
-		return "is not a valid field name"
+		return badName
 	}
 	if single(name) && len(values) > 1 {
-		return "is there more than once"
+		return tooMany
 	}
 	for _, v := range values {
-		for i := 0; i < len(v); i++ {
-			if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
-				return "has a control character"
-			}
-		}
-		// Unicode knows more spaces than HTTP; implementations differ in which they trim.
-		if strings.TrimSpace(v) != strings.Trim(v, " \t") {
-			return "begins or ends with a Unicode space"
-		}
-		if !strings.HasPrefix(name, "impersonate-") {
-			continue
-		}
-		if strings.Trim(v, " \t") != fieldValue(v) {
-			return "has two spaces in a row, which a signature cannot tell from one"
-		}
-		if strings.Contains(v, ",") && !single(name) {
-			return "has a comma, which a signature cannot tell from two values"
+		if problem := checkValue(name, v); problem != "" {
+			return problem
 		}
 	}
 	return ""
 }
 
-// fieldValue trims a value and reduces runs of spaces to one.
-func fieldValue(v string) string {
-	v = strings.Trim(v, " \t")
-	if !strings.Contains(v, "  ") {
-		return v
+const (
+	badName = "is not a valid field name"
+	tooMany = "is there more than once"
+	twice   = "is there twice, in different case"
+)
+
+// checkValue is checkField for one value.
+func checkValue(name, v string) (problem string) {
+	if v == "" {
+		return ""
 	}
-	b := make([]byte, 0, len(v))
+	if hasControl(v) && hasControl(strings.ReplaceAll(v, "\t", " ")) {
+		return "has a control character"
+	}
+	// Unicode knows more spaces than HTTP; implementations differ in which they trim.
+	if first, last := v[0], v[len(v)-1]; (first|last)&0x80 != 0 || first <= ' ' || last <= ' ' {
+		if strings.TrimSpace(v) != strings.Trim(v, " \t") {
+			return "begins or ends with a Unicode space"
+		}
+	}
+	if !strings.HasPrefix(name, "impersonate-") {
+		return ""
+	}
+	if strings.Contains(strings.Trim(v, " \t"), "  ") {
+		return "has two spaces in a row, which a signature cannot tell from one"
+	}
+	if strings.Contains(v, ",") && !single(name) {
+		return "has a comma, which a signature cannot tell from two values"
+	}
+	return ""
+}
+
+// appendValue appends a value, trimmed and with runs of spaces reduced to one.
+func appendValue(b []byte, v string) []byte {
+	if v != "" && (v[0] <= ' ' || v[len(v)-1] <= ' ') {
+		v = strings.Trim(v, " \t")
+	}
+	if !strings.Contains(v, "  ") {
+		return append(b, v...)
+	}
 	for i := 0; i < len(v); i++ {
 		if v[i] != ' ' || v[i-1] != ' ' {
 			b = append(b, v[i])
 		}
 	}
-	return string(b)
+	return b
 }
 
 // validName tells whether a field name is a token (RFC 9110, section 5.6.2).
 func validName(name string) bool {
 	for i := 0; i < len(name); i++ {
-		switch c := name[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
-		case strings.IndexByte("!#$%&'*+^`|~", c) < 0:
+		if kinds[name[i]]&inToken == 0 {
 			return false
 		}
 	}
@@ -128,8 +153,8 @@ func lowered(h http.Header) (map[string][]string, error) {
 			continue // not sent
 		}
 		low := strings.ToLower(name)
-		if _, twice := out[low]; twice {
-			return nil, &signer.RequestError{Field: fieldName(low), Problem: "is there twice, in different case"}
+		if _, ok := out[low]; ok {
+			return nil, &signer.RequestError{Field: fieldName(low), Problem: twice}
 		}
 		out[low] = values
 	}

@@ -1,6 +1,7 @@
 package sigv4
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/execproxy/execproxy/signer"
@@ -30,8 +31,16 @@ func checkPath(path string, mode PathMode) (problem string) {
 	if !strings.HasPrefix(path, "/") {
 		return "does not begin with a slash"
 	}
+	odd := false // whether a segment may be empty or of dots
 	for i := 0; i < len(path); i++ {
-		switch c := path[i]; {
+		c := path[i]
+		if kinds[c]&plainInPath != 0 {
+			continue
+		}
+		switch {
+		case c == '/':
+			odd = odd || i+1 < len(path) && (path[i+1] == '/' || path[i+1] == '.' || path[i+1] == '%')
+		case c == '.':
 		case c <= ' ' || c >= 0x7f:
 			return "has a byte that must be percent-encoded"
 		case c == '?' || c == '#':
@@ -40,7 +49,7 @@ func checkPath(path string, mode PathMode) (problem string) {
 			return "has a '%' that no two hex digits follow: send it as %25"
 		}
 	}
-	if mode == PathExact {
+	if mode == PathExact || !odd {
 		return ""
 	}
 	for rest, more := path[1:], true; more; {
@@ -71,90 +80,87 @@ func isEscapedDots(segment string) bool {
 }
 
 // normalize removes empty and dot segments; a trailing slash stays.
-func normalize(path string) string {
-	var kept []string
+func normalize(path string) string { return string(appendNormalized(nil, path)) }
+
+func appendNormalized(b []byte, path string) []byte {
+	start := len(b)
 	directory := false // whether the last segment names a directory: "", "." or ".."
-	for segment := range strings.SplitSeq(path[1:], "/") {
+	for rest, more := path[1:], true; more; {
+		var segment string
+		segment, rest, more = strings.Cut(rest, "/")
 		directory = true
 		switch segment {
 		case "", ".":
 		case "..":
-			if len(kept) > 0 {
-				kept = kept[:len(kept)-1]
-			}
+			b = b[:start+max(0, bytes.LastIndexByte(b[start:], '/'))]
 		default:
-			kept = append(kept, segment)
+			b = append(append(b, '/'), segment...)
 			directory = false
 		}
 	}
-	out := "/" + strings.Join(kept, "/")
-	if directory && len(kept) > 0 {
-		out += "/"
+	if directory || len(b) == start {
+		b = append(b, '/')
 	}
-	return out
+	return b
 }
 
-// encodeOnce brings an escaped path into the one form in which exactly the reserved bytes
-// are encoded, with upper-case digits. An encoded slash stays encoded: it is data.
-func encodeOnce(path string) string {
-	var b strings.Builder
-	b.Grow(len(path))
+// appendEncodedOnce brings an escaped path into the one form in which exactly the reserved
+// bytes are encoded, with upper-case digits. An encoded slash stays encoded: it is data.
+func appendEncodedOnce(b []byte, path string) []byte {
 	for i := 0; i < len(path); i++ {
 		c := path[i]
 		if c == '/' {
-			b.WriteByte(c)
+			b = append(b, c)
 			continue
 		}
 		if c == '%' {
 			c = byte(unhex(path[i+1])<<4 | unhex(path[i+2]))
 			i += 2
 		}
-		writeEncoded(&b, c)
+		b = appendEncoded(b, c)
 	}
-	return b.String()
+	return b
 }
 
-// viewPath returns the path as it enters the canonical form: checked, and normalised or
-// encoded once where the rules say so. The second encoding is not done yet.
-func viewPath(path string, mode PathMode, single bool) (string, error) {
-	if problem := checkPath(path, mode); problem != "" {
-		return "", &signer.RequestError{Field: "path", Problem: problem}
+// appendEncodedTwice encodes what is escaped already, the percent signs too.
+func appendEncodedTwice(b []byte, path string) []byte {
+	for i := 0; i < len(path); i++ {
+		if c := path[i]; c == '/' {
+			b = append(b, c)
+		} else {
+			b = appendEncoded(b, c)
+		}
 	}
+	return b
+}
+
+// appendPath appends the path of the canonical request. The path was checked.
+func appendPath(b []byte, path string, mode PathMode, singleEncode bool) []byte {
+	start := len(b)
 	if mode == PathNormalized {
-		path = normalize(path)
+		b = appendNormalized(b, path)
+		path = text(b[start:])
 	}
-	if single {
-		path = encodeOnce(path)
+	encoded := len(b)
+	if singleEncode {
+		b = appendEncodedOnce(b, path)
+	} else {
+		b = appendEncodedTwice(b, path)
 	}
-	return path, nil
+	return append(b[:start], b[encoded:]...)
 }
 
-const upperHex = "0123456789ABCDEF"
-
-func unhex(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
+// canonicalPath checks a path and returns that of the canonical request.
+func canonicalPath(path string, mode PathMode, singleEncode bool) (string, error) {
+	if err := requirePath(path, mode); err != nil {
+		return "", err
 	}
-	return -1
+	return string(appendPath(nil, path, mode, singleEncode)), nil
 }
 
-// unreserved are the characters of RFC 3986, section 2.3, which SigV4 never encodes.
-func unreserved(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
-		c == '-' || c == '.' || c == '_' || c == '~'
-}
-
-func writeEncoded(b *strings.Builder, c byte) {
-	if unreserved(c) {
-		b.WriteByte(c)
-		return
+func requirePath(path string, mode PathMode) error {
+	if problem := checkPath(path, mode); problem != "" {
+		return &signer.RequestError{Field: "path", Problem: problem}
 	}
-	b.WriteByte('%')
-	b.WriteByte(upperHex[c>>4])
-	b.WriteByte(upperHex[c&15])
+	return nil
 }

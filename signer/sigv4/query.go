@@ -15,7 +15,11 @@ const maxPairs = 10_000
 func checkQuery(query string) (problem string) {
 	pairs := 1
 	for i := 0; i < len(query); i++ {
-		switch c := query[i]; {
+		c := query[i]
+		if kinds[c]&unreserved != 0 {
+			continue
+		}
+		switch {
 		case c <= ' ' || c == 0x7f || c == '#':
 			return "has a byte that must be percent-encoded"
 		case c == ';':
@@ -36,33 +40,47 @@ type pair struct{ key, value string }
 
 // pairs splits a checked query. Empty pairs vanish, as they carry nothing.
 func pairs(query string) []pair {
-	if query == "" {
-		return nil
-	}
-	out := make([]pair, 0, strings.Count(query, "&")+1)
-	for s := range strings.SplitSeq(query, "&") {
-		if s == "" {
+	all, _ := splitQuery(nil, nil, query)
+	return all
+}
+
+// splitQuery is pairs in memory that is given: it appends to all, and to mem what it had to
+// write anew. The pairs lie in query and mem.
+func splitQuery(all []pair, mem []byte, query string) ([]pair, []byte) {
+	for more := query != ""; more; {
+		var key, value string
+		key, query, more = strings.Cut(query, "&")
+		if key == "" {
 			continue
 		}
-		key, value, _ := strings.Cut(s, "=")
-		out = append(out, pair{encodeQuery(key), encodeQuery(value)})
+		key, value, _ = strings.Cut(key, "=")
+		key, mem = encodeQuery(mem, key)
+		value, mem = encodeQuery(mem, value)
+		all = append(all, pair{key, value})
 	}
-	return out
+	return all, mem
 }
 
 // encodeQuery decodes a key or value, "+" being a space as in every form-encoded query, and
-// encodes all but the unreserved characters.
-func encodeQuery(s string) string {
-	clean := true
-	for i := 0; i < len(s) && clean; i++ {
-		clean = unreserved(s[i])
+// encodes all but the unreserved characters: where it is so written already it returns s,
+// else what it has appended to mem.
+func encodeQuery(mem []byte, s string) (string, []byte) {
+	done := 0
+	for done < len(s) {
+		if kinds[s[done]]&unreserved != 0 {
+			done++
+		} else if isCanonicalEscape(s[done:]) {
+			done += 3
+		} else {
+			break
+		}
 	}
-	if clean {
-		return s
+	if done == len(s) {
+		return s, mem
 	}
-	var b strings.Builder
-	b.Grow(len(s) + 8)
-	for i := 0; i < len(s); i++ {
+	start := len(mem)
+	mem = append(mem, s[:done]...)
+	for i := done; i < len(s); i++ {
 		c := s[i]
 		switch c {
 		case '+':
@@ -71,9 +89,17 @@ func encodeQuery(s string) string {
 			c = byte(unhex(s[i+1])<<4 | unhex(s[i+2]))
 			i += 2
 		}
-		writeEncoded(&b, c)
+		mem = appendEncoded(mem, c)
 	}
-	return b.String()
+	return text(mem[start:]), mem
+}
+
+// isCanonicalEscape tells whether s begins with a byte that is percent-encoded as it must be.
+func isCanonicalEscape(s string) bool {
+	if !isEscape(s) || s[1] >= 'a' || s[2] >= 'a' {
+		return false
+	}
+	return kinds[byte(unhex(s[1])<<4|unhex(s[2]))]&unreserved == 0
 }
 
 // decoded undoes encodeQuery.
@@ -94,23 +120,24 @@ func decoded(s string) string {
 }
 
 // canonicalQuery sorts by encoded key, then by encoded value.
-func canonicalQuery(all []pair) string {
+func canonicalQuery(all []pair) string { return string(appendQuery(nil, all)) }
+
+func appendQuery(b []byte, all []pair) []byte {
 	slices.SortFunc(all, func(a, b pair) int {
 		if c := strings.Compare(a.key, b.key); c != 0 {
 			return c
 		}
 		return strings.Compare(a.value, b.value)
 	})
-	var b strings.Builder
 	for i, p := range all {
 		if i > 0 {
-			b.WriteByte('&')
+			b = append(b, '&')
 		}
-		b.WriteString(p.key)
-		b.WriteByte('=')
-		b.WriteString(p.value)
+		b = append(b, p.key...)
+		b = append(b, '=')
+		b = append(b, p.value...)
 	}
-	return b.String()
+	return b
 }
 
 func requireQuery(query string) error {

@@ -47,14 +47,32 @@ func sdkSignature(t testing.TB, r *signer.Request, creds aws.Credentials, o sdkO
 	if !o.omitHash {
 		req.Header.Set("X-Amz-Content-Sha256", r.ContentSHA256)
 	}
-	err = v4.NewSigner(func(s *v4.SignerOptions) {
-		s.DisableURIPathEscaping = o.single
-		s.DisableSessionToken = o.unsignedToken
-	}).SignHTTP(t.Context(), creds, req, r.ContentSHA256, o.service, o.region, o.at)
+	err = newSDK(o).SignHTTP(t.Context(), creds, req, r.ContentSHA256, o.service, o.region, o.at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return req.Header.Get("Authorization")
+}
+
+func newSDK(o sdkOptions) *v4.Signer {
+	return v4.NewSigner(func(s *v4.SignerOptions) {
+		s.DisableURIPathEscaping = o.single
+		s.DisableSessionToken = o.unsignedToken
+	})
+}
+
+// sdkRequest is a request as the SDK's signer wants it, which writes to it.
+func sdkRequest(r *signer.Request, sent []signer.Field) *http.Request {
+	req := &http.Request{Method: r.Method, Host: r.Authority, Header: make(http.Header, len(sent)+4),
+		URL: &url.URL{Scheme: r.Scheme, Host: r.Authority, Path: r.Path, RawQuery: r.RawQuery}}
+	for _, f := range sent {
+		if !neverSigned(f.Name) {
+			name := http.CanonicalHeaderKey(f.Name)
+			req.Header[name] = append(req.Header[name], f.Value)
+		}
+	}
+	req.Header["X-Amz-Content-Sha256"] = []string{r.ContentSHA256}
+	return req
 }
 
 // TestAgreesWithSDK: wherever the SDK's signer can tell what a request means, ours makes the

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/execproxy/execproxy/signer"
 )
@@ -24,6 +23,8 @@ type Options struct {
 	Service string // the service's signing name, for example "eks" or "execute-api"
 
 	// Credentials is asked for every request: give one that caches, as [Credentials] does.
+	// SignFields signs with [Credentials] alone, as no other provider tells whether it would
+	// wait.
 	Credentials aws.CredentialsProvider
 
 	// Path says what to do about empty and dot segments; by default they are refused. For
@@ -50,22 +51,18 @@ type Options struct {
 }
 
 // Signer signs requests for one region, service and source of credentials. It implements
-// [signer.RequestSigner], [signer.BodyHasher] and [signer.ResponseObserver].
+// [signer.FieldSigner], [signer.BodyHasher] and [signer.ResponseObserver].
 type Signer struct {
-	o   Options
-	log *slog.Logger
-	now func() time.Time
+	o    Options
+	kept *Credentials // o.Credentials, if it is one
+	log  *slog.Logger
+	now  func() time.Time
 
-	generation atomic.Pointer[generation]
-	skew       skew
-}
+	key    atomic.Pointer[dayKey] // of the last request
+	moment atomic.Pointer[moment] // the same
+	skew   skew
 
-// generation is one identity and secret. The SDK's signer caches one derived key by access
-// key id and day alone, so that a changed secret would go unnoticed until midnight; each
-// generation has an SDK signer of its own.
-type generation struct {
-	accessKeyID, secret string
-	sdk                 *v4.Signer
+	forms sync.Pool // of *form
 }
 
 // New returns a Signer. It fails where a required option is missing or contradicts another.
@@ -91,6 +88,8 @@ func New(o Options) (*Signer, error) {
 		o.Path, o.SingleEncode = PathExact, true
 	}
 	s := &Signer{o: o, log: o.Logger, now: o.Clock}
+	s.kept, _ = o.Credentials.(*Credentials)
+	s.forms.New = func() any { return new(form) }
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -102,7 +101,7 @@ func New(o Options) (*Signer, error) {
 
 func validScope(s string) bool {
 	for i := 0; i < len(s); i++ {
-		if c := s[i]; !unreserved(c) || c == '~' {
+		if c := s[i]; kinds[c]&unreserved == 0 || c == '~' {
 			return false
 		}
 	}
@@ -115,6 +114,9 @@ func (s *Signer) String() string { return "sigv4 " + s.o.Region + "/" + s.o.Serv
 // GoString is String.
 func (s *Signer) GoString() string { return s.String() }
 
+// Format is String, whatever the verb.
+func (s *Signer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
+
 // HashesBody reports true: the hash of the body is part of what is signed.
 func (s *Signer) HashesBody() bool { return true }
 
@@ -126,99 +128,75 @@ func (s *Signer) HashesBody() bool { return true }
 // returns a *[signer.RequestError] for a request that has no single canonical form or no
 // body hash, and a *[CredentialsError] where there are no credentials.
 func (s *Signer) SignRequest(ctx context.Context, r *signer.Request) (http.Header, error) {
-	view, err := s.view(r)
-	if err != nil {
+	f := s.forms.Get().(*form)
+	defer s.release(f)
+	if err := f.flatten(r.Header); err != nil {
+		return nil, err
+	}
+	if err := f.prepare(s, r, f.given); err != nil {
 		return nil, err
 	}
 	creds, err := s.credentials(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if creds.SessionToken == "" && len(r.Header[fieldToken]) > 0 {
-		return nil, &signer.RequestError{Field: fieldToken,
-			Problem: "is on the request, but these credentials have no session token: remove it"}
+	m := s.momentAt(s.now())
+	var out signer.Fields
+	if err := f.finish(s, r, f.given, s.keyOf(&creds, m.day), m, &out); err != nil {
+		return nil, err
 	}
-	hash := view.Header[fieldSHA256] // copied back, also when the SDK gets to see none
-	if s.o.OmitContentSHA256 && r.ContentSHA256 != signer.UnsignedPayload {
-		delete(view.Header, fieldSHA256)
-		hash = nil
+	h := make(http.Header, len(out.List()))
+	for _, field := range out.List() { // nobody resets out, so its values last
+		h[canonicalName(field.Name)] = []string{field.Value}
 	}
-	err = s.sdk(creds).SignHTTP(ctx, creds, view, r.ContentSHA256, s.o.Service, s.o.Region, s.skew.correct(s.now()),
-		func(o *v4.SignerOptions) {
-			o.DisableURIPathEscaping = s.o.SingleEncode
-			o.DisableSessionToken = s.o.UnsignedSessionToken
-		})
-	if err != nil {
-		return nil, fmt.Errorf("sign request: %w", err)
-	}
-	out := make(http.Header, 5)
-	out[fieldAuthorization] = view.Header[fieldAuthorization]
-	out[fieldDate] = view.Header[fieldDate]
-	if creds.SessionToken != "" {
-		out[fieldToken] = []string{creds.SessionToken}
-	}
-	if hash != nil {
-		out[fieldSHA256] = hash
-	}
-	if s.o.BindTarget {
-		out[TargetHeader] = view.Header[TargetHeader]
-	}
-	return out, nil
+	return h, nil
 }
 
-// view makes the request that the SDK gets to see, and to change.
-func (s *Signer) view(r *signer.Request) (*http.Request, error) {
-	if !validName(r.Method) {
-		return nil, &signer.RequestError{Field: "method", Problem: "is not a token"}
+// SignFields is SignRequest for fields, see [signer.FieldSigner]. ok is false where no valid
+// credentials are at hand, where they are to be refreshed by who asks for them, and where
+// Options.Credentials is not a [Credentials].
+func (s *Signer) SignFields(r *signer.Request, sent []signer.Field, out *signer.Fields) (ok bool, err error) {
+	if s.kept == nil {
+		return false, nil
 	}
-	if r.Authority == "" || strings.ContainsAny(r.Authority, " \t\r\n/,@") {
-		return nil, &signer.RequestError{Field: "authority", Problem: "want a host, with a port if it is sent with one"}
+	now := s.now()
+	creds, ok := s.kept.kept.Ready(now)
+	if !ok {
+		return false, nil
 	}
-	path, err := viewPath(r.Path, s.o.Path, s.o.SingleEncode)
-	if err != nil {
-		return nil, err
+	m := s.momentAt(now)
+	k := s.keyOf(creds, m.day)
+	if !k.sendable { // net/http will say what is wrong with it
+		return false, nil
 	}
-	if err := requireQuery(r.RawQuery); err != nil {
-		return nil, err
+	f := s.forms.Get().(*form)
+	defer s.release(f)
+	if err := f.prepare(s, r, sent); err != nil {
+		return true, err
 	}
-	if r.ContentSHA256 != signer.UnsignedPayload && !isHash(r.ContentSHA256) {
-		return nil, &signer.RequestError{Field: "body", Problem: "has no SHA-256 in lower-case hex to sign"}
+	return true, f.finish(s, r, sent, k, m, out)
+}
+
+// momentAt returns the second in which a request is signed at now.
+func (s *Signer) momentAt(now time.Time) *moment {
+	now = s.skew.correct(now)
+	m := s.moment.Load()
+	if m == nil || m.unix != now.Unix() {
+		m = newMoment(now, s.o.Region, s.o.Service)
+		s.moment.Store(m)
 	}
-	view := &http.Request{
-		Method: r.Method,
-		// Without a scheme the SDK takes no port for the default one, so it leaves the
-		// authority alone; it would make "::1" of "[::1]:443".
-		Host:   r.Authority,
-		URL:    &url.URL{Opaque: "//host" + path, RawQuery: r.RawQuery},
-		Header: make(http.Header, len(r.Header)+5),
+	return m
+}
+
+// keyOf returns the signing key of credentials for a day. The one before is forgotten.
+func (s *Signer) keyOf(creds *aws.Credentials, day string) *dayKey {
+	k := s.key.Load()
+	if k.fits(creds, day) {
+		return k
 	}
-	for name, values := range r.Header {
-		low := strings.ToLower(name)
-		if len(values) == 0 || replaced(low) || neverSigned(low) {
-			continue
-		}
-		if problem := checkField(low, values); problem != "" {
-			return nil, &signer.RequestError{Field: fieldName(low), Problem: problem}
-		}
-		key := http.CanonicalHeaderKey(name)
-		if _, twice := view.Header[key]; twice {
-			return nil, &signer.RequestError{Field: fieldName(low), Problem: "is there twice, in different case"}
-		}
-		if low == "content-length" { // the SDK reads it from the request, not from the header
-			n, err := strconv.ParseUint(values[0], 10, 63)
-			if err != nil {
-				return nil, &signer.RequestError{Field: fieldName(low), Problem: "is not a number"}
-			}
-			view.ContentLength = int64(n)
-			continue
-		}
-		view.Header[key] = values
-	}
-	view.Header[fieldSHA256] = []string{r.ContentSHA256}
-	if s.o.BindTarget {
-		view.Header[TargetHeader] = []string{targetHash(r)}
-	}
-	return view, nil
+	fresh := newDayKey(creds, day, s.o.Region, s.o.Service)
+	s.key.CompareAndSwap(k, fresh) // or else somebody with other credentials was faster
+	return fresh
 }
 
 func (s *Signer) credentials(ctx context.Context) (aws.Credentials, error) {
@@ -233,23 +211,13 @@ func (s *Signer) credentials(ctx context.Context) (aws.Credentials, error) {
 	if !creds.HasKeys() {
 		return creds, fmt.Errorf("sign request: %w", &CredentialsError{Err: errors.New("the provider gave none")})
 	}
-	if expired(creds, s.now()) {
+	if expired(&creds, s.now()) {
 		return creds, fmt.Errorf("sign request: %w", &CredentialsError{Err: ErrExpired, Cure: cureExpired})
 	}
 	return creds, nil
 }
 
-// sdk returns the SDK's signer for these credentials.
-func (s *Signer) sdk(creds aws.Credentials) *v4.Signer {
-	if g := s.generation.Load(); g != nil && g.accessKeyID == creds.AccessKeyID && g.secret == creds.SecretAccessKey {
-		return g.sdk
-	}
-	g := &generation{creds.AccessKeyID, creds.SecretAccessKey, v4.NewSigner()}
-	s.generation.Store(g)
-	return g.sdk
-}
-
 // expired compares wall clocks: the monotonic one stands still while a machine sleeps.
-func expired(creds aws.Credentials, now time.Time) bool {
+func expired(creds *aws.Credentials, now time.Time) bool {
 	return creds.CanExpire && !now.Round(0).Before(creds.Expires.Round(0))
 }

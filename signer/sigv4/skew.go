@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,16 +16,13 @@ const (
 
 // skew is what the servers' clock shows more than ours.
 type skew struct {
-	mu      sync.RWMutex
-	offset  time.Duration
+	offset atomic.Int64 // time.Duration; changed with mu held
+
+	mu      sync.Mutex
 	changed time.Time // local time of the last change
 }
 
-func (k *skew) correct(now time.Time) time.Time {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return now.Add(k.offset)
-}
+func (k *skew) correct(now time.Time) time.Time { return now.Add(time.Duration(k.offset.Load())) }
 
 // ObserveResponse corrects the signing time by the Date of an answer to a request that was
 // sent at sentAt, local time. It follows the rule of the AWS SDKs: Date is taken for the
@@ -64,8 +62,9 @@ func (s *Signer) ObserveResponse(status int, header http.Header, sentAt time.Tim
 func (k *skew) observe(measured time.Duration, sentAt, now time.Time) (changed, later bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if (measured - k.offset).Abs() > skewThreshold {
-		k.offset, k.changed = measured, now
+	if (measured - time.Duration(k.offset.Load())).Abs() > skewThreshold {
+		k.offset.Store(int64(measured))
+		k.changed = now
 		return true, true
 	}
 	return false, sentAt.Before(k.changed)

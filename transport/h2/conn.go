@@ -146,6 +146,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	} else {
 		c.lastID = ^uint32(0) // the first stream is 1
 	}
+	c.hello()
 	return c
 }
 
@@ -156,7 +157,10 @@ func (c *Conn) ConnectionState() *tls.ConnectionState { return c.state }
 // with no stream open, or it had nothing more to do. Every stream's receiver has been told by then,
 // and the connection is closed.
 func (c *Conn) Run() error {
-	c.hello()
+	c.mu.Lock()
+	c.schedule(c.o.HeaderTime)
+	c.release(&c.batch)
+	c.batch.Flush()
 	var err error
 	if c.wire != nil {
 		err = c.poll()
@@ -166,7 +170,7 @@ func (c *Conn) Run() error {
 	return c.finish(err)
 }
 
-// hello sends what comes first on a connection.
+// hello is what comes first on a connection.
 func (c *Conn) hello() {
 	settings := []http2.Setting{
 		{ID: http2.SettingInitialWindowSize, Val: uint32(c.o.StreamWindow)},
@@ -175,7 +179,6 @@ func (c *Conn) hello() {
 	if c.o.MaxFrame > minFrame {
 		settings = append(settings, http2.Setting{ID: http2.SettingMaxFrameSize, Val: c.o.MaxFrame})
 	}
-	c.mu.Lock()
 	if c.server {
 		settings = append(settings, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: c.o.MaxStreams})
 	} else {
@@ -186,9 +189,6 @@ func (c *Conn) hello() {
 	if more := c.o.ConnWindow - defaultWindow; more > 0 {
 		_ = c.fw.WriteWindowUpdate(0, uint32(more))
 	}
-	c.schedule(c.o.HeaderTime)
-	c.release(&c.batch)
-	c.batch.Flush()
 }
 
 // poll is the reading of a connection that does not block: in one call of

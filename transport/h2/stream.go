@@ -33,6 +33,17 @@ type Stream struct {
 // ID is the stream's identifier.
 func (s *Stream) ID() uint32 { return s.id }
 
+// Length is what the peer has announced its body to be, in bytes: -1 for nothing, and for
+// what is no single number.
+func (s *Stream) Length() int64 { return s.length }
+
+// Receiver is who Attach said.
+func (s *Stream) Receiver() Receiver {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.recv
+}
+
 // Conn is the stream's connection.
 func (s *Stream) Conn() *Conn { return s.c }
 

@@ -183,7 +183,7 @@ func (id *identity) sign() func(context.Context, *proxy.Request) (http.Header, e
 		return nil
 	}
 	return func(ctx context.Context, r *proxy.Request) (http.Header, error) {
-		h, err := id.signer.SignRequest(ctx, (*signer.Request)(r))
+		h, err := id.signer.SignRequest(ctx, r)
 		if err == nil {
 			id.signatures.Add(1)
 		}

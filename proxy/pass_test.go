@@ -1,0 +1,206 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/execproxy/execproxy/transport/h2"
+)
+
+// testStreams is a way out with one connection.
+type testStreams struct {
+	t    testing.TB
+	addr string
+	once sync.Once
+	conn *h2.Conn
+	done chan struct{}
+}
+
+func newTestStreams(t testing.TB, server *url.URL) *testStreams {
+	s := &testStreams{t: t, addr: server.Host, done: make(chan struct{})}
+	t.Cleanup(func() {
+		if s.conn != nil {
+			s.conn.Close()
+			<-s.done
+		}
+	})
+	return s
+}
+
+func (s *testStreams) dial() {
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	tc := tls.Client(h2.NewWire(c), clientTLS("h2"))
+	if err := tc.Handshake(); err != nil {
+		s.t.Error(err)
+		return
+	}
+	s.conn = h2.New(tc, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10})
+	go func() { defer close(s.done); _ = s.conn.Run() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := s.conn.Ping(ctx); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *testStreams) TryReserve() *h2.Conn {
+	s.once.Do(s.dial)
+	if s.conn == nil || !s.conn.Reserve() {
+		return nil
+	}
+	return s.conn
+}
+
+func (s *testStreams) StreamError(err error) error { return err }
+
+// startPassing is start, for HTTP/2 clients alone, with no handler to fall back on.
+func startPassing(t testing.TB, o Options) *front {
+	t.Helper()
+	o.Streams = newTestStreams(t, o.Server)
+	o.Transport = http.DefaultTransport
+	p, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &front{Proxy: p}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.network, f.addr = l.Addr().Network(), l.Addr().String()
+	streams := p.UnixStreams()
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				tc := tls.Server(h2.NewWire(c), serverTLS("h2"))
+				if tc.Handshake() != nil {
+					return
+				}
+				_ = h2.New(tc, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
+					if !streams.Begin(b, s, fields, end, nil, nil) {
+						t.Errorf("not passed: %v", fields)
+					}
+				}}).Run()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		p.Close()
+		l.Close()
+		all.Wait()
+	})
+	return f
+}
+
+func TestPass(t *testing.T) {
+	server := upstream(t, true, func(w http.ResponseWriter, r *http.Request) {
+		h := sha256.New()
+		n, err := io.Copy(h, r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("X-Length", strconv.FormatInt(n, 10))
+		w.Header().Set("X-Target", r.RequestURI)
+		if size, _ := strconv.Atoi(r.URL.Query().Get("size")); size > 0 {
+			_, _ = w.Write(bytes.Repeat([]byte{'x'}, size))
+		}
+	})
+	f := startPassing(t, Options{Server: server})
+	c := f.client(t, true)
+	for _, size := range []int{0, 1, 2048, 100_000, 3 << 20} {
+		for _, up := range []int{-1, 0, 5, 100_000, 2 << 20} {
+			var body io.Reader
+			method := http.MethodGet
+			if up >= 0 {
+				method, body = http.MethodPost, bytes.NewReader(make([]byte, up))
+			}
+			target := "/api//v1/%2f?size=" + strconv.Itoa(size)
+			r, _ := http.NewRequest(method, "https://upstream.test"+target, body)
+			res, err := c.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || len(got) != size || res.StatusCode != 200 {
+				t.Fatalf("%d up, %d down: %d %v, %d bytes", up, size, res.StatusCode, err, len(got))
+			}
+			if n := res.Header.Get("X-Length"); n != strconv.Itoa(max(up, 0)) {
+				t.Errorf("server got %s bytes of %d", n, up)
+			}
+			if res.Header.Get("X-Target") != target {
+				t.Errorf("target %s became %s", target, res.Header.Get("X-Target"))
+			}
+		}
+	}
+}
+
+func TestPassMany(t *testing.T) {
+	server := upstream(t, true, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat(r.URL.Path, 50))
+	})
+	f := startPassing(t, Options{Server: server})
+	var all sync.WaitGroup
+	for n := range 4 {
+		c := f.client(t, true)
+		for k := range 8 {
+			all.Go(func() {
+				for i := range 50 {
+					path := "/" + strconv.Itoa(n*1000+k*100+i)
+					res, err := c.Get("https://upstream.test" + path)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, _ := io.ReadAll(res.Body)
+					res.Body.Close()
+					if string(got) != strings.Repeat(path, 50) {
+						t.Errorf("%s: %q", path, got)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+func BenchmarkPass(b *testing.B) {
+	payload := bytes.Repeat([]byte{'x'}, 2048)
+	server := upstream(b, true, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(payload) })
+	f := startPassing(b, Options{Server: server})
+	c := f.client(b, true)
+	b.ReportAllocs()
+	b.SetParallelism(8)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			res, err := c.Get("https://upstream.test/api/v1/pods?limit=500")
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	})
+}

@@ -1,0 +1,85 @@
+package sigv4
+
+import (
+	"encoding/binary"
+	"unsafe"
+)
+
+// kinds tells what a byte is, for loops that look at every one of a request.
+var kinds = makeKinds()
+
+const (
+	inToken     = 1 << iota // of RFC 9110, section 5.6.2
+	upperCase               // A to Z
+	unreserved              // of RFC 3986, section 2.3: SigV4 never encodes it
+	plainInPath             // unreserved, and no dot
+	notInHost               // what an authority must not have
+)
+
+func makeKinds() (k [256]byte) {
+	set := func(what byte, chars string) {
+		for i := range len(chars) {
+			k[chars[i]] |= what
+		}
+	}
+	const upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	const plain = "abcdefghijklmnopqrstuvwxyz" + upper + "0123456789-_~"
+	set(inToken, plain+".!#$%&'*+^`|")
+	set(upperCase, upper)
+	set(unreserved, plain+".")
+	set(plainInPath, plain)
+	set(notInHost, " \t\r\n/,@")
+	return k
+}
+
+const upperHex = "0123456789ABCDEF"
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// appendEncoded appends a byte as SigV4 writes it.
+func appendEncoded(b []byte, c byte) []byte {
+	if kinds[c]&unreserved != 0 {
+		return append(b, c)
+	}
+	return append(b, '%', upperHex[c>>4], upperHex[c&15])
+}
+
+// text is b as a string, without a copy. Nobody may write to b while it is in use; appending
+// to b does not.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// hasControl tells whether there is a byte below the space, or DEL, in s. It looks at eight
+// bytes at a time: every value of every request comes by here.
+func hasControl(s string) bool {
+	const (
+		low  = 0x0101010101010101
+		high = 0x80 * low
+	)
+	b := unsafe.Slice(unsafe.StringData(s), len(s))
+	var found uint64
+	for ; len(b) >= 8; b = b[8:] {
+		x := binary.LittleEndian.Uint64(b)
+		del := x ^ 0x7f*low
+		found |= (x - ' '*low) & ^x // the high bit of a byte below the space
+		found |= (del - low) & ^del // that of one that is zero now
+	}
+	if found&high != 0 {
+		return true
+	}
+	for _, c := range b {
+		if c < ' ' || c == 0x7f {
+			return true
+		}
+	}
+	return false
+}
