@@ -94,22 +94,22 @@ const (
 
 // checkValue is checkField for one value.
 func checkValue(name, v string) (problem string) {
-	if v == "" {
-		return ""
-	}
-	if hasControl(v) && hasControl(strings.ReplaceAll(v, "\t", " ")) {
-		return "has a control character"
+	isPlain := plain(v)
+	if !isPlain {
+		for i := 0; i < len(v); i++ {
+			if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
+				return "has a control character"
+			}
+		}
 	}
 	// Unicode knows more spaces than HTTP; implementations differ in which they trim.
-	if first, last := v[0], v[len(v)-1]; (first|last)&0x80 != 0 || first <= ' ' || last <= ' ' {
-		if strings.TrimSpace(v) != strings.Trim(v, " \t") {
-			return "begins or ends with a Unicode space"
-		}
+	if v != "" && (atEdge(v[0]) || atEdge(v[len(v)-1])) && strings.TrimSpace(v) != strings.Trim(v, " \t") {
+		return "begins or ends with a Unicode space"
 	}
 	if !strings.HasPrefix(name, "impersonate-") {
 		return ""
 	}
-	if strings.Contains(strings.Trim(v, " \t"), "  ") {
+	if !isPlain && strings.Contains(strings.Trim(v, " \t"), "  ") {
 		return "has two spaces in a row, which a signature cannot tell from one"
 	}
 	if strings.Contains(v, ",") && !single(name) {
@@ -118,20 +118,34 @@ func checkValue(name, v string) (problem string) {
 	return ""
 }
 
-// appendValue appends a value, trimmed and with runs of spaces reduced to one.
-func appendValue(b []byte, v string) []byte {
-	if v != "" && (v[0] <= ' ' || v[len(v)-1] <= ' ') {
+// atEdge tells whether a byte is or may belong to a space.
+func atEdge(c byte) bool { return c <= ' ' || c >= 0x80 }
+
+// fieldValue trims a value and reduces runs of spaces to one.
+func fieldValue(v string) string {
+	v, _ = trimValue(nil, v)
+	return v
+}
+
+// trimValue is fieldValue in memory that is given: it returns a part of v where it can, else
+// what it has appended to mem.
+func trimValue(mem []byte, v string) (string, []byte) {
+	if v == "" {
+		return v, mem
+	}
+	if v[0] <= ' ' || v[len(v)-1] <= ' ' {
 		v = strings.Trim(v, " \t")
 	}
-	if !strings.Contains(v, "  ") {
-		return append(b, v...)
+	if plain(v) || !strings.Contains(v, "  ") {
+		return v, mem
 	}
+	start := len(mem)
 	for i := 0; i < len(v); i++ {
 		if v[i] != ' ' || v[i-1] != ' ' {
-			b = append(b, v[i])
+			mem = append(mem, v[i])
 		}
 	}
-	return b
+	return text(mem[start:]), mem
 }
 
 // validName tells whether a field name is a token (RFC 9110, section 5.6.2).
