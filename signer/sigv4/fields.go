@@ -79,7 +79,7 @@ func checkField(name string, values []string) (problem string) {
 		return tooMany
 	}
 	for _, v := range values {
-		if problem := checkValue(name, v); problem != "" {
+		if problem := checkValue(name, v, asItIs(v)); problem != "" {
 			return problem
 		}
 	}
@@ -87,35 +87,47 @@ func checkField(name string, values []string) (problem string) {
 }
 
 const (
+	withComma = "has a comma, which a signature cannot tell from two values"
+
 	badName = "is not a valid field name"
 	tooMany = "is there more than once"
 	twice   = "is there twice, in different case"
 )
 
-// checkValue is checkField for one value.
-func checkValue(name, v string) (problem string) {
-	isPlain := plain(v)
-	if !isPlain {
-		for i := 0; i < len(v); i++ {
-			if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
-				return "has a control character"
-			}
+// checkValue is checkField for one value, of which asItIs was asked.
+func checkValue(name, v string, asIs bool) (problem string) {
+	if asIs {
+		if strings.HasPrefix(name, "impersonate-") && strings.Contains(v, ",") && !single(name) {
+			return withComma
+		}
+		return ""
+	}
+	for i := 0; i < len(v); i++ {
+		if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return "has a control character"
 		}
 	}
+	trimmed := strings.Trim(v, " \t")
 	// Unicode knows more spaces than HTTP; implementations differ in which they trim.
-	if v != "" && (atEdge(v[0]) || atEdge(v[len(v)-1])) && strings.TrimSpace(v) != strings.Trim(v, " \t") {
+	if strings.TrimSpace(v) != trimmed {
 		return "begins or ends with a Unicode space"
 	}
 	if !strings.HasPrefix(name, "impersonate-") {
 		return ""
 	}
-	if !isPlain && strings.Contains(strings.Trim(v, " \t"), "  ") {
+	if strings.Contains(trimmed, "  ") {
 		return "has two spaces in a row, which a signature cannot tell from one"
 	}
 	if strings.Contains(v, ",") && !single(name) {
-		return "has a comma, which a signature cannot tell from two values"
+		return withComma
 	}
 	return ""
+}
+
+// asItIs tells whether a value is free of control characters and is signed as it is. Where
+// it says false, look closer.
+func asItIs(v string) bool {
+	return v == "" || !atEdge(v[0]) && !atEdge(v[len(v)-1]) && plain(v)
 }
 
 // atEdge tells whether a byte is or may belong to a space.
@@ -130,13 +142,8 @@ func fieldValue(v string) string {
 // trimValue is fieldValue in memory that is given: it returns a part of v where it can, else
 // what it has appended to mem.
 func trimValue(mem []byte, v string) (string, []byte) {
-	if v == "" {
-		return v, mem
-	}
-	if v[0] <= ' ' || v[len(v)-1] <= ' ' {
-		v = strings.Trim(v, " \t")
-	}
-	if plain(v) || !strings.Contains(v, "  ") {
+	v = strings.Trim(v, " \t")
+	if !strings.Contains(v, "  ") {
 		return v, mem
 	}
 	start := len(mem)

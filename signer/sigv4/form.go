@@ -71,7 +71,11 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 		if replaced(name) || neverSigned(name) {
 			continue
 		}
-		if problem := checkSent(name, value); problem != "" {
+		if !lowerToken(name) {
+			return &signer.RequestError{Field: fieldName(name), Problem: badName}
+		}
+		asIs := asItIs(value)
+		if problem := checkValue(name, value, asIs); problem != "" {
 			return &signer.RequestError{Field: fieldName(name), Problem: problem}
 		}
 		if name == "content-length" {
@@ -84,7 +88,9 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 			}
 			value = strings.TrimLeft(value, "0")
 		}
-		value, f.mem = trimValue(f.mem, value)
+		if !asIs {
+			value, f.mem = trimValue(f.mem, value)
+		}
 		f.fields = append(f.fields, signer.Field{Name: name, Value: value})
 	}
 	return nil
@@ -99,17 +105,14 @@ func validAuthority(host string) bool {
 	return host != ""
 }
 
-// checkSent is checkField for one field of a flat list.
-func checkSent(name, value string) (problem string) {
+// lowerToken tells whether a field name is a token in lower case.
+func lowerToken(name string) bool {
 	for i := 0; i < len(name); i++ {
 		if kinds[name[i]]&(inToken|upperCase) != inToken {
-			return badName
+			return false
 		}
 	}
-	if name == "" {
-		return badName
-	}
-	return checkValue(name, value)
+	return name != ""
 }
 
 // finish signs what prepare took, and adds the fields to out.
