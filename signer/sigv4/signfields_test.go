@@ -44,7 +44,7 @@ func ready(t testing.TB, s *Signer) *Signer {
 func flat(h http.Header) (list []signer.Field) {
 	for name, values := range h {
 		for _, v := range values {
-			list = append(list, signer.Field{Name: strings.ToLower(name), Value: v})
+			list = append(list, signer.Field{Name: lowerName(name), Value: v})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b signer.Field) int { return strings.Compare(a.Name, b.Name) })
@@ -63,10 +63,16 @@ func inHeader(out *signer.Fields) http.Header {
 // signFields is SignRequest by way of SignFields.
 func signFields(t testing.TB, s *Signer, r *signer.Request) (http.Header, error) {
 	t.Helper()
+	return signList(t, ready(t, s), r, flat(r.Header))
+}
+
+// signList is SignFields of a signer that is ready.
+func signList(t testing.TB, s *Signer, r *signer.Request, sent []signer.Field) (http.Header, error) {
+	t.Helper()
 	view := *r
 	view.Header = nil
 	var out signer.Fields
-	ok, err := ready(t, s).SignFields(&view, flat(r.Header), &out)
+	ok, err := s.SignFields(&view, sent, &out)
 	if !ok {
 		t.Fatal("SignFields would have to wait")
 	}
