@@ -10,14 +10,16 @@ import (
 	"github.com/execproxy/execproxy/signer"
 )
 
-// Signer sets header fields. It implements [signer.RequestSigner]. It does not look at the
+// Signer sets header fields. It implements [signer.FieldSigner]. It does not look at the
 // body. It never shows a value: not in errors, not when it is printed.
 type Signer struct {
 	fields []field
+	files  bool // there are values in files
 }
 
 type field struct {
 	name  string // canonical
+	low   string // the same in lower case
 	value string
 	file  *file // instead of value
 }
@@ -39,6 +41,7 @@ func New(fields []string) (*Signer, error) {
 			if _, err := f.file.read(); err != nil {
 				return nil, err
 			}
+			s.files = true
 		}
 		s.fields = append(s.fields, f)
 	}
@@ -56,6 +59,7 @@ func parse(spec string) (f field, err error) {
 		return f, errors.New("want Name=value or Name=@file, with a '=' and not a ':' after the name")
 	}
 	f.name = http.CanonicalHeaderKey(name)
+	f.low = strings.ToLower(name)
 	if because := refused(f.name); because != "" {
 		return f, fmt.Errorf("%s %s", f.name, because)
 	}
@@ -90,6 +94,19 @@ func (s *Signer) SignRequest(context.Context, *signer.Request) (http.Header, err
 		h[f.name] = append(h[f.name], value)
 	}
 	return h, nil
+}
+
+// SignFields is SignRequest for fields, see [signer.FieldSigner]. ok is false where a value
+// comes from a file: every request has to look whether the file changed, and a file system
+// may take its time.
+func (s *Signer) SignFields(_ *signer.Request, _ []signer.Field, out *signer.Fields) (ok bool, err error) {
+	if s.files {
+		return false, nil
+	}
+	for i := range s.fields {
+		out.Add(s.fields[i].low, s.fields[i].value)
+	}
+	return true, nil
 }
 
 // String tells the names of the fields.

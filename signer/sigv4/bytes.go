@@ -58,28 +58,28 @@ func appendEncoded(b []byte, c byte) []byte {
 // to b does not.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// hasControl tells whether there is a byte below the space, or DEL, in s. It looks at eight
-// bytes at a time: every value of every request comes by here.
-func hasControl(s string) bool {
+// plain tells whether s is free of bytes below the space, of DEL, and of two spaces in a row.
+// It looks at eight bytes at a time, as every value of every request comes by here; where it
+// says false, look again.
+func plain(s string) bool {
 	const (
 		low  = 0x0101010101010101
 		high = 0x80 * low
 	)
 	b := unsafe.Slice(unsafe.StringData(s), len(s))
-	var found uint64
-	for ; len(b) >= 8; b = b[8:] {
-		x := binary.LittleEndian.Uint64(b)
-		del := x ^ 0x7f*low
-		found |= (x - ' '*low) & ^x // the high bit of a byte below the space
-		found |= (del - low) & ^del // that of one that is zero now
-	}
-	if found&high != 0 {
-		return true
-	}
-	for _, c := range b {
-		if c < ' ' || c == 0x7f {
-			return true
+	for ; len(b) > 8; b = b[8:] {
+		x, next := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[1:])
+		del, space, spaceNext := x^0x7f*low, x^' '*low, next^' '*low
+		// The first high bit that is set is right, those above it may not be.
+		found := (x-' '*low)&^x | (del-low)&^del | (space-low)&^space&(spaceNext-low)&^spaceNext
+		if found&high != 0 {
+			return false
 		}
 	}
-	return false
+	for i, c := range b {
+		if c < ' ' || c == 0x7f || c == ' ' && i+1 < len(b) && b[i+1] == ' ' {
+			return false
+		}
+	}
+	return true
 }

@@ -50,7 +50,7 @@ func (c *canonical) String() string {
 	list := make([]signer.Field, 0, len(c.names))
 	for _, name := range c.names {
 		for _, value := range c.fields[name] {
-			list = append(list, signer.Field{Name: name, Value: value})
+			list = append(list, signer.Field{Name: name, Value: fieldValue(value)})
 		}
 	}
 	b := make([]byte, 0, 512)
@@ -64,8 +64,8 @@ func (c *canonical) String() string {
 	return string(append(b, c.payload...))
 }
 
-// appendHeader appends the canonical form of fields that are sorted by name; values of one
-// name are in the order in which they are sent.
+// appendHeader appends the canonical form of fields that are sorted by name, with trimmed
+// values; those of one name are in the order in which they are sent.
 func appendHeader(b []byte, list []signer.Field) []byte {
 	for i, f := range list {
 		if i > 0 && f.Name == list[i-1].Name {
@@ -73,7 +73,7 @@ func appendHeader(b []byte, list []signer.Field) []byte {
 		} else {
 			b = append(append(b, f.Name...), ':')
 		}
-		b = append(appendValue(b, f.Value), '\n')
+		b = append(append(b, f.Value...), '\n')
 	}
 	return b
 }

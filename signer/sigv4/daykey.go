@@ -18,6 +18,7 @@ type dayKey struct {
 
 	key      []byte // of DeriveKey
 	head     string // of Authorization, up to the names of the signed fields
+	trimmed  string // the token, as it is signed
 	sendable bool   // id and token hold nothing that a header field may not
 }
 
@@ -27,6 +28,7 @@ func newDayKey(creds *aws.Credentials, day, region, service string) *dayKey {
 		key: DeriveKey(creds.SecretAccessKey, day, region, service),
 		head: algorithm + " Credential=" + creds.AccessKeyID + "/" + scope{day, region, service}.String() +
 			", SignedHeaders=",
+		trimmed:  fieldValue(creds.SessionToken),
 		sendable: printableASCII(creds.AccessKeyID) && printableASCII(creds.SessionToken),
 	}
 }

@@ -79,7 +79,7 @@ func checkField(name string, values []string) (problem string) {
 		return tooMany
 	}
 	for _, v := range values {
-		if problem := checkValue(name, v); problem != "" {
+		if problem := checkValue(name, v, asItIs(v)); problem != "" {
 			return problem
 		}
 	}
@@ -87,51 +87,72 @@ func checkField(name string, values []string) (problem string) {
 }
 
 const (
+	withComma = "has a comma, which a signature cannot tell from two values"
+
 	badName = "is not a valid field name"
 	tooMany = "is there more than once"
 	twice   = "is there twice, in different case"
 )
 
-// checkValue is checkField for one value.
-func checkValue(name, v string) (problem string) {
-	if v == "" {
+// checkValue is checkField for one value, of which asItIs was asked.
+func checkValue(name, v string, asIs bool) (problem string) {
+	if asIs {
+		if strings.HasPrefix(name, "impersonate-") && strings.Contains(v, ",") && !single(name) {
+			return withComma
+		}
 		return ""
 	}
-	if hasControl(v) && hasControl(strings.ReplaceAll(v, "\t", " ")) {
-		return "has a control character"
-	}
-	// Unicode knows more spaces than HTTP; implementations differ in which they trim.
-	if first, last := v[0], v[len(v)-1]; (first|last)&0x80 != 0 || first <= ' ' || last <= ' ' {
-		if strings.TrimSpace(v) != strings.Trim(v, " \t") {
-			return "begins or ends with a Unicode space"
+	for i := 0; i < len(v); i++ {
+		if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return "has a control character"
 		}
+	}
+	trimmed := strings.Trim(v, " \t")
+	// Unicode knows more spaces than HTTP; implementations differ in which they trim.
+	if strings.TrimSpace(v) != trimmed {
+		return "begins or ends with a Unicode space"
 	}
 	if !strings.HasPrefix(name, "impersonate-") {
 		return ""
 	}
-	if strings.Contains(strings.Trim(v, " \t"), "  ") {
+	if strings.Contains(trimmed, "  ") {
 		return "has two spaces in a row, which a signature cannot tell from one"
 	}
 	if strings.Contains(v, ",") && !single(name) {
-		return "has a comma, which a signature cannot tell from two values"
+		return withComma
 	}
 	return ""
 }
 
-// appendValue appends a value, trimmed and with runs of spaces reduced to one.
-func appendValue(b []byte, v string) []byte {
-	if v != "" && (v[0] <= ' ' || v[len(v)-1] <= ' ') {
-		v = strings.Trim(v, " \t")
-	}
+// asItIs tells whether a value is free of control characters and is signed as it is. Where
+// it says false, look closer.
+func asItIs(v string) bool {
+	return v == "" || !atEdge(v[0]) && !atEdge(v[len(v)-1]) && plain(v)
+}
+
+// atEdge tells whether a byte is or may belong to a space.
+func atEdge(c byte) bool { return c <= ' ' || c >= 0x80 }
+
+// fieldValue trims a value and reduces runs of spaces to one.
+func fieldValue(v string) string {
+	v, _ = trimValue(nil, v)
+	return v
+}
+
+// trimValue is fieldValue in memory that is given: it returns a part of v where it can, else
+// what it has appended to mem.
+func trimValue(mem []byte, v string) (string, []byte) {
+	v = strings.Trim(v, " \t")
 	if !strings.Contains(v, "  ") {
-		return append(b, v...)
+		return v, mem
 	}
+	start := len(mem)
 	for i := 0; i < len(v); i++ {
 		if v[i] != ' ' || v[i-1] != ' ' {
-			b = append(b, v[i])
+			mem = append(mem, v[i])
 		}
 	}
-	return b
+	return text(mem[start:]), mem
 }
 
 // validName tells whether a field name is a token (RFC 9110, section 5.6.2).

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -100,6 +101,11 @@ func with(r *signer.Request, fields http.Header) *signer.Request {
 		out.Header[name] = values
 	}
 	return &out
+}
+
+// sameAddress tells whether two strings are one.
+func sameAddress(a, b string) bool {
+	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
 var testCredentials = aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, SessionToken: testToken}

@@ -17,7 +17,7 @@ import (
 type form struct {
 	fields []signer.Field // to be signed, sorted by name
 	pairs  []pair         // of the query
-	query  []byte         // what pairs had to write anew
+	mem    []byte         // what fields and pairs had to write anew
 	text   []byte         // the canonical request
 	line   []byte         // the string to sign, then Authorization
 	target [2 * sha256.Size]byte
@@ -38,7 +38,7 @@ func (s *Signer) release(f *form) {
 	clear(f.pairs)
 	clear(f.given)
 	f.fields, f.pairs, f.given = f.fields[:0], f.pairs[:0], f.given[:0]
-	if cap(f.text) > keptForm || cap(f.query) > keptForm || cap(f.line) > keptForm ||
+	if cap(f.text) > keptForm || cap(f.mem) > keptForm || cap(f.line) > keptForm ||
 		cap(f.fields) > keptForm/32 || cap(f.pairs) > keptForm/32 || cap(f.given) > keptForm/32 {
 		*f = form{key: f.key, mac: f.mac}
 	}
@@ -65,13 +65,17 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 	if r.ContentSHA256 != signer.UnsignedPayload && !isHash(r.ContentSHA256) {
 		return &signer.RequestError{Field: "body", Problem: "has no SHA-256 in lower-case hex to sign"}
 	}
-	f.fields = f.fields[:0]
+	f.fields, f.mem = f.fields[:0], f.mem[:0]
 	for i := range sent {
 		name, value := sent[i].Name, sent[i].Value
 		if replaced(name) || neverSigned(name) {
 			continue
 		}
-		if problem := checkSent(name, value); problem != "" {
+		if !lowerToken(name) {
+			return &signer.RequestError{Field: fieldName(name), Problem: badName}
+		}
+		asIs := asItIs(value)
+		if problem := checkValue(name, value, asIs); problem != "" {
 			return &signer.RequestError{Field: fieldName(name), Problem: problem}
 		}
 		if name == "content-length" {
@@ -83,6 +87,9 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 				continue
 			}
 			value = strings.TrimLeft(value, "0")
+		}
+		if !asIs {
+			value, f.mem = trimValue(f.mem, value)
 		}
 		f.fields = append(f.fields, signer.Field{Name: name, Value: value})
 	}
@@ -98,17 +105,14 @@ func validAuthority(host string) bool {
 	return host != ""
 }
 
-// checkSent is checkField for one field of a flat list.
-func checkSent(name, value string) (problem string) {
+// lowerToken tells whether a field name is a token in lower case.
+func lowerToken(name string) bool {
 	for i := 0; i < len(name); i++ {
 		if kinds[name[i]]&(inToken|upperCase) != inToken {
-			return badName
+			return false
 		}
 	}
-	if name == "" {
-		return badName
-	}
-	return checkValue(name, value)
+	return name != ""
 }
 
 // finish signs what prepare took, and adds the fields to out.
@@ -128,7 +132,7 @@ func (f *form) finish(s *Signer, r *signer.Request, sent []signer.Field, k *dayK
 	}
 	f.fields = append(f.fields, signer.Field{Name: lowDate, Value: m.date})
 	if k.token != "" && !s.o.UnsignedSessionToken {
-		f.fields = append(f.fields, signer.Field{Name: lowToken, Value: k.token})
+		f.fields = append(f.fields, signer.Field{Name: lowToken, Value: k.trimmed})
 	}
 	if s.o.BindTarget {
 		f.hashTarget(r)
@@ -143,7 +147,7 @@ func (f *form) finish(s *Signer, r *signer.Request, sent []signer.Field, k *dayK
 
 	b := append(append(f.text[:0], r.Method...), '\n')
 	b = append(appendPath(b, r.Path, s.o.Path, s.o.SingleEncode), '\n')
-	f.pairs, f.query = splitQuery(f.pairs[:0], f.query[:0], r.RawQuery)
+	f.pairs, f.mem = splitQuery(f.pairs[:0], f.mem, r.RawQuery)
 	b = append(appendQuery(b, f.pairs), '\n')
 	b = append(appendHeader(b, f.fields), '\n')
 	names := len(b)
@@ -215,9 +219,17 @@ func (f *form) sort() {
 	}
 	for i := 1; i < len(list); i++ {
 		field, j := list[i], i
-		for ; j > 0 && field.Name < list[j-1].Name; j-- {
+		for ; j > 0 && before(field.Name, list[j-1].Name); j-- {
 			list[j] = list[j-1]
 		}
 		list[j] = field
 	}
+}
+
+// before is a < b, of names, which mostly differ in the first letter.
+func before(a, b string) bool {
+	if a[0] != b[0] {
+		return a[0] < b[0]
+	}
+	return a < b
 }

@@ -124,14 +124,14 @@ func appendEncodedOnce(b []byte, path string) []byte {
 
 // appendEncodedTwice encodes what is escaped already, the percent signs too.
 func appendEncodedTwice(b []byte, path string) []byte {
+	done := 0
 	for i := 0; i < len(path); i++ {
-		if c := path[i]; c == '/' {
-			b = append(b, c)
-		} else {
-			b = appendEncoded(b, c)
+		if c := path[i]; c != '/' && kinds[c]&unreserved == 0 {
+			b = appendEncoded(append(b, path[done:i]...), c)
+			done = i + 1
 		}
 	}
-	return b
+	return append(b, path[done:]...)
 }
 
 // appendPath appends the path of the canonical request. The path was checked.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,9 @@ func TestVectorsSigned(t *testing.T) {
 			got, err := v.signer(t).SignRequest(t.Context(), v.request(t, "request.txt"))
 			if err != nil {
 				t.Fatal(err)
+			}
+			if fields, err := signFields(t, v.signer(t), v.request(t, "request.txt")); err != nil || !reflect.DeepEqual(fields, got) {
+				t.Errorf("SignFields\n got %v, %v\nwant %v", fields, err, got)
 			}
 			signed := v.request(t, "header-signed-request.txt")
 			for _, name := range []string{fieldAuthorization, fieldDate, fieldToken, fieldSHA256} {
