@@ -12,8 +12,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -31,8 +33,9 @@ type options struct {
 	kubectl   string
 	awsProxy  string
 
-	only   *regexp.Regexp // scenarios
-	wanted *regexp.Regexp // targets
+	only    *regexp.Regexp // scenarios
+	wanted  *regexp.Regexp // targets
+	partial bool           // some of these only
 
 	rounds  int
 	span    time.Duration // one target, one round
@@ -42,6 +45,7 @@ type options struct {
 	cold    int
 	gets    int // executions of kubectl get
 	profile string
+	dir     string // for all files; "": a temporary one
 }
 
 // Shorter runs: of a minute, and one that only shows that everything works.
@@ -95,6 +99,7 @@ func command() error {
 	if o.wanted, err = regexp.Compile(*targets); err != nil {
 		return fmt.Errorf("-targets: %w", err)
 	}
+	o.partial = *only != "" || *targets != ""
 	level := slog.LevelInfo
 	if *verbose {
 		level = slog.LevelDebug
@@ -116,7 +121,7 @@ func play() (played bool, err error) {
 	return false, nil
 }
 
-func run(ctx context.Context, o options, log *slog.Logger, out *os.File) (err error) {
+func run(ctx context.Context, o options, log *slog.Logger, out io.Writer) (err error) {
 	if o.execproxy, err = filepath.Abs(o.execproxy); err != nil {
 		return err
 	}
@@ -130,19 +135,20 @@ func run(ctx context.Context, o options, log *slog.Logger, out *os.File) (err er
 		}
 		o.kubectl = programs["kubectl"]
 	}
-	// Short, because the path of a Unix socket is.
-	dir, err := os.MkdirTemp("/tmp", "epb")
-	if err != nil {
-		return err
+	if o.dir == "" {
+		// Short, because the path of a Unix socket is.
+		if o.dir, err = os.MkdirTemp("/tmp", "epb"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
 	}
-	defer os.RemoveAll(dir)
-	up, err := startUpstream(ctx, dir)
+	up, err := startUpstream(ctx, o.dir)
 	if err != nil {
 		return err
 	}
 	defer up.stop()
 
-	b := &bench{options: o, dir: dir, up: up, log: log, out: out, results: newResults()}
+	b := &bench{options: o, up: up, log: log, out: out, results: newResults()}
 	begin := time.Now()
 	b.head(ctx)
 	for _, part := range []func(context.Context) error{b.loads, b.signature, b.idleWatches, b.plugin, b.link} {

@@ -38,11 +38,23 @@ func (b *bench) profiled(ctx context.Context, t *target, l *load) (s sample, err
 	if err != nil {
 		return s, err
 	}
-	out, err := exec.CommandContext(ctx, "perf", "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--percent-limit", "0.3", "-F", "overhead,symbol").Output()
-	if err != nil {
-		return s, fmt.Errorf("perf report: %w%s", err, stderrOf(err))
+	report := func(args ...string) ([]byte, error) {
+		args = append([]string{"report", "-i", data, "--stdio", "-g", "none", "-F", "overhead,symbol"}, args...)
+		out, err := exec.CommandContext(ctx, "perf", args...).Output()
+		if err != nil {
+			return nil, fmt.Errorf("perf report: %w%s", err, stderrOf(err))
+		}
+		return out, nil
 	}
-	if err := os.WriteFile(name+".txt", out, 0o644); err != nil {
+	self, err := report("--no-children", "--percent-limit", "0.3")
+	if err != nil {
+		return s, err
+	}
+	below, err := report("--children", "-F", "overhead_children,overhead,symbol", "--percent-limit", "1")
+	if err != nil {
+		return s, err
+	}
+	if err := os.WriteFile(name+".txt", append(self, below...), 0o644); err != nil {
 		return s, err
 	}
 	b.log.Info("profile", "report", name+".txt", "graph", "perf report -i "+data)

@@ -18,7 +18,6 @@ import (
 // bench is one run.
 type bench struct {
 	options
-	dir string
 	up  *upstream
 	log *slog.Logger
 	out io.Writer
