@@ -22,7 +22,7 @@ SPLIT := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-static image fips reproducible test checks unit unit-fips integration faults kube lint vet staticcheck format \
-	cross demo bench figures fuzz cover docs clean
+	cross demo bench profile figures fuzz cover docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -117,11 +117,16 @@ cross: ## build and vet for every platform
 demo: build ## the whole exchange on this machine, each step with its time
 	$(BIN) demo
 
-bench: build kube ## direct, execproxy and kubectl proxy side by side; flags in BENCH='-rounds 3'
-	cd $(INTEGRATION) && $(GO) run ./bench -execproxy ../../$(BIN) $(BENCH)
+bench: build kube ## execproxy beside nginx, haproxy, kubectl proxy and no proxy; flags in BENCH='-quick'
+	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) run ./bench -execproxy ../../$(BIN) $(BENCH)
+
+# perf needs the symbols that the product is built without.
+profile: kube ## where the processor's time goes under a load: make profile BENCH='-only "16 in flight$$" -targets mTLS'
+	CGO_ENABLED=$(CGO) $(GO) build -tags netgo,osusergo -o $(BIN)-symbols ./cmd/execproxy
+	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) run ./bench -execproxy ../../$(BIN)-symbols -profile $(CURDIR)/bin/profile -rounds 1 -time 5s $(BENCH)
 
 figures: build kube ## run the bench on a quiet machine and put its figures into docs/performance.md
-	cd $(INTEGRATION) && $(GO) run ./bench -execproxy ../../$(BIN) $(BENCH) > $(CURDIR)/bin/figures.md
+	cd $(INTEGRATION) && CGO_ENABLED=0 $(GO) run ./bench -execproxy ../../$(BIN) $(BENCH) > $(CURDIR)/bin/figures.md
 	@{ sed '/<!-- bench:begin -->/q' docs/performance.md; echo; cat bin/figures.md; echo; sed -n '/<!-- bench:end -->/,$$p' docs/performance.md; } > bin/performance.md
 	@mv bin/performance.md docs/performance.md
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"sync"
 )
 
 // MaxInfo and MaxAnswer are how many bytes a document may have. Linux itself takes no
@@ -126,13 +127,13 @@ func (w *watchedReader) Read(p []byte) (int, error) {
 
 // ours matches an apiVersion that may be repeated in an error: it holds nothing but a
 // version.
-var ours = regexp.MustCompile(`^client\.authentication\.k8s\.io/[a-z0-9]{1,16}$`)
+var ours = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^client\.authentication\.k8s\.io/[a-z0-9]{1,16}$`) })
 
 func checkVersion(v string) error {
 	switch {
 	case v == V1 || v == V1Beta1:
 		return nil
-	case ours.MatchString(v):
+	case ours().MatchString(v):
 		return fmt.Errorf("apiVersion %s is not supported: set %s or %s in the kubeconfig's exec section", v, V1, V1Beta1)
 	case v == "":
 		return fmt.Errorf("it has no apiVersion: it must be %s or %s", V1, V1Beta1)

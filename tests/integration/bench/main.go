@@ -1,22 +1,26 @@
-// Command bench measures what execproxy costs, beside no proxy at all and
-// beside `kubectl proxy`, in one run on one machine.
+// Command bench measures what execproxy costs, beside no proxy at all, nginx,
+// haproxy, kubectl proxy and what Go's standard library and the AWS SDK make, in
+// one run on one machine.
 //
 //	go run ./bench -execproxy ../../bin/execproxy
 //
 // The API server is a stand-in in a process of its own. The figure to trust on a
 // noisy machine is the proxy process' CPU time per request; compare figures only
 // within a run. Rounds are interleaved and every figure is the median of its
-// rounds. It prints Markdown.
+// rounds. It prints Markdown, and on stderr what it is at.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -27,45 +31,97 @@ import (
 type options struct {
 	execproxy string
 	kubectl   string
-	rounds    int
-	span      time.Duration // one target, one round
-	watches   int
-	warm      int // executions
-	cold      int
+	awsProxy  string
+
+	only    *regexp.Regexp // scenarios
+	wanted  *regexp.Regexp // targets
+	partial bool           // some of these only
+
+	rounds  int
+	span    time.Duration // one target, one round
+	watches int
+	settle  time.Duration // before memory is read
+	warm    int           // executions
+	cold    int
+	gets    int // executions of kubectl get
+	profile string
+	dir     string // for all files; "": a temporary one
+}
+
+// Shorter runs: of a minute, and one that only shows that everything works.
+func (o *options) quick() {
+	o.rounds, o.span, o.warm, o.cold, o.gets = 1, 400*time.Millisecond, 15, 5, 5
+}
+
+func (o *options) smoke() {
+	o.rounds, o.span, o.watches, o.settle, o.warm, o.cold, o.gets = 1, 20*time.Millisecond, 250, 50*time.Millisecond, 2, 1, 1
 }
 
 func main() {
-	if dir := os.Getenv(upstreamVariable); dir != "" {
-		if err := serveUpstream(dir); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: upstream: %v\n", err)
-			os.Exit(1)
-		}
-		return
-	}
-	var o options
-	flag.StringVar(&o.execproxy, "execproxy", "../../bin/execproxy", "the `binary` to measure")
-	flag.StringVar(&o.kubectl, "kubectl", "", "the kubectl to compare with; without it the integration tests' own")
-	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each load; every figure is their median")
-	flag.DurationVar(&o.span, "time", time.Second, "`time` of one target in one round")
-	flag.IntVar(&o.watches, "watches", 2000, "idle watches")
-	flag.IntVar(&o.warm, "warm", 40, "plugin executions with a running daemon")
-	flag.IntVar(&o.cold, "cold", 15, "plugin executions that start one")
-	verbose := flag.Bool("v", false, "say what is being done")
-	flag.Parse()
-	log := slog.New(slog.DiscardHandler)
-	if *verbose {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o, log); err != nil {
+	if err := command(); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, o options, log *slog.Logger) (err error) {
+func command() error {
+	if played, err := play(); played {
+		return err
+	}
+	var o options
+	flag.StringVar(&o.execproxy, "execproxy", "../../bin/execproxy", "the `binary` to measure")
+	flag.StringVar(&o.kubectl, "kubectl", "", "the `kubectl` to compare with; without it the integration tests' own")
+	flag.StringVar(&o.awsProxy, "aws-sigv4-proxy", "aws-sigv4-proxy", "the aws-sigv4-proxy `binary` to compare with")
+	only := flag.String("only", "", "only scenarios whose name matches this `regexp`")
+	targets := flag.String("targets", "", "only targets whose name matches this `regexp`")
+	quick := flag.Bool("quick", false, "one short round of each, about a minute; takes the place of the flags below")
+	smoke := flag.Bool("smoke", false, "each for a blink, to see that it works; takes the place of the flags below")
+	flag.IntVar(&o.rounds, "rounds", 3, "rounds of each load; every figure is their median")
+	flag.DurationVar(&o.span, "time", 700*time.Millisecond, "`time` of one target in one round")
+	flag.IntVar(&o.watches, "watches", 10_000, "idle watches, 100 on a connection")
+	flag.DurationVar(&o.settle, "settle", 2*time.Second, "`time` that a proxy gets to come to rest before its memory is read")
+	flag.IntVar(&o.warm, "warm", 40, "plugin executions with a running daemon")
+	flag.IntVar(&o.cold, "cold", 15, "plugin executions that start one")
+	flag.IntVar(&o.gets, "gets", 15, "executions of kubectl get over a slow link")
+	flag.StringVar(&o.profile, "profile", "", "record the proxies of every load with perf, into `directory`; needs linux-perf, and a binary with symbols")
+	verbose := flag.Bool("v", false, "say more about what is being done")
+	flag.Parse()
+	if *quick {
+		o.quick()
+	}
+	if *smoke {
+		o.smoke()
+	}
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	if o.wanted, err = regexp.Compile(*targets); err != nil {
+		return fmt.Errorf("-targets: %w", err)
+	}
+	o.partial = *only != "" || *targets != ""
+	level := slog.LevelInfo
+	if *verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return run(ctx, o, log, os.Stdout)
+}
+
+// play is another process of the bench, where a variable says so.
+func play() (played bool, err error) {
+	if dir := os.Getenv(upstreamVariable); dir != "" {
+		return true, serveUpstream(dir)
+	}
+	if where := os.Getenv(referenceVariable); where != "" {
+		return true, serveReference(where)
+	}
+	return false, nil
+}
+
+func run(ctx context.Context, o options, log *slog.Logger, out io.Writer) (err error) {
 	if o.execproxy, err = filepath.Abs(o.execproxy); err != nil {
 		return err
 	}
@@ -79,47 +135,31 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		o.kubectl = programs["kubectl"]
 	}
-	// Short, because the path of a Unix socket is.
-	dir, err := os.MkdirTemp("/tmp", "epb")
-	if err != nil {
-		return err
+	if o.dir == "" {
+		// Short, because the path of a Unix socket is.
+		if o.dir, err = os.MkdirTemp("/tmp", "epb"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
 	}
-	defer os.RemoveAll(dir)
-
-	up, err := startUpstream(ctx, dir)
+	up, err := startUpstream(ctx, o.dir)
 	if err != nil {
 		return err
 	}
 	defer up.stop()
-	b := &bench{options: o, dir: dir, up: up, log: log, out: os.Stdout}
 
+	b := &bench{options: o, up: up, log: log, out: out, results: newResults()}
 	begin := time.Now()
 	b.head(ctx)
-	for _, part := range []func(context.Context) error{b.loads, b.idleWatches, b.plugin, b.printGoals} {
+	for _, part := range []func(context.Context) error{b.loads, b.signature, b.idleWatches, b.plugin, b.link} {
 		if err := part(ctx); err != nil {
 			return err
 		}
 	}
+	b.printGoals()
 	fmt.Fprintf(b.out, "\nThe run took %.0f s.\n", time.Since(begin).Seconds())
 	return nil
 }
 
-// targets starts all that is compared, afresh. The last one is what the others
-// are compared with.
-func (b *bench) targets(ctx context.Context) (all []*target, stop func(), err error) {
-	stop = func() {
-		for _, t := range all {
-			t.stop()
-		}
-	}
-	for _, start := range []func(context.Context) (*target, error){b.direct, b.mtls, b.sigv4, b.kubectlProxy} {
-		t, err := start(ctx)
-		if err != nil {
-			stop()
-			return nil, nil, err
-		}
-		all = append(all, t)
-		b.log.Info("started", "target", t.name, "pid", t.pid)
-	}
-	return all, stop, nil
-}
+// runs tells whether a scenario is to be run, and says so.
+func (b *bench) runs(name string) bool { return b.only.MatchString(name) }

@@ -1,66 +1,170 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
-
-	"github.com/execproxy/execproxy/lockfile"
-	"github.com/execproxy/execproxy/proxy/clientauthentication"
+	"time"
 )
 
 // bench is one run.
 type bench struct {
 	options
-	dir string
 	up  *upstream
 	log *slog.Logger
 	out io.Writer
 	n   int // directories made
 
-	goals []goal
+	missing []string // what is not compared, and why
+	results results
 }
 
 // target is one way to the API server.
 type target struct {
-	name   string
-	base   string // https://127.0.0.1:41001
-	pid    int    // of the proxy; 0: there is none
-	client *http.Client
-	stop   func()
+	name string
+	pids []int // of the proxy; none: there is no proxy
+	dial func(context.Context) (client, error)
+	h1   bool // speaks HTTP/1.1 only: one request in flight on a connection
+	stop func()
 }
+
+// client is a connection to a target.
+type client interface {
+	// drive keeps n requests in flight until the end, at least one each, and
+	// adds how long each took to took, in ns.
+	drive(q *request, n int, end time.Time, took []int64) ([]int64, error)
+	close()
+}
+
+const (
+	userAgent = "kubectl/v1.36.3 (linux/amd64) kubernetes/0000000"
+	// patience is how long an answer may take before the run fails.
+	patience = 30 * time.Second
+)
 
 // Names of the targets, as tables have them.
 const (
-	nameDirect  = "direct"
-	nameMTLS    = "execproxy mTLS"
-	nameSigV4   = "execproxy SigV4"
-	nameKubectl = "kubectl proxy"
+	nameDirect    = "direct"
+	nameMTLS      = "execproxy mTLS"
+	nameSigV4     = "execproxy SigV4"
+	nameNginx     = "nginx"
+	nameHAProxy   = "haproxy"
+	nameReference = "net/http + SDK SigV4"
+	nameSigV4Pxy  = "aws-sigv4-proxy"
+	nameKubectl   = "kubectl proxy"
 )
 
-// direct is Go's own client with the certificate, and no proxy.
+// errMissing is a proxy that is not installed.
+var errMissing = errors.New("not installed")
+
+// starter starts one target. What is not installed is errMissing.
+type starter struct {
+	name  string
+	start func(context.Context) (*target, error)
+}
+
+func (b *bench) starters() []starter {
+	return []starter{
+		{nameDirect, b.direct}, {nameMTLS, b.mtls}, {nameSigV4, b.sigv4},
+		{nameNginx, b.nginx}, {nameHAProxy, b.haproxy},
+		{nameReference, b.reference}, {nameSigV4Pxy, b.sigv4Proxy}, {nameKubectl, b.kubectlProxy},
+	}
+}
+
+// start starts those of the names that are installed and wanted, afresh.
+func (b *bench) targets(ctx context.Context, names ...string) (all []*target, stop func(), err error) {
+	stop = func() {
+		for _, t := range all {
+			t.stop()
+		}
+	}
+	for _, s := range b.starters() {
+		if len(names) > 0 && !slices.Contains(names, s.name) || !b.wanted.MatchString(s.name) {
+			continue
+		}
+		t, err := s.start(ctx)
+		if errors.Is(err, errMissing) {
+			b.missed(err)
+			continue
+		}
+		if err != nil {
+			stop()
+			return nil, nil, fmt.Errorf("starting %s: %w", s.name, err)
+		}
+		t.name = s.name
+		all = append(all, t)
+		b.log.Debug("started", "target", t.name, "pids", t.pids)
+	}
+	return all, stop, nil
+}
+
+func (b *bench) missed(err error) {
+	if why := err.Error(); !slices.Contains(b.missing, why) {
+		b.missing = append(b.missing, why)
+		b.log.Warn(why)
+	}
+}
+
+// dialH2 returns how to make an HTTP/2 connection over TLS.
+func dialH2(network, address, authority string, config *tls.Config) func(context.Context) (client, error) {
+	config.NextProtos, config.MinVersion = []string{"h2"}, tls.VersionTLS12
+	return func(ctx context.Context) (client, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		c := tls.Client(conn, config)
+		if err := c.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		if p := c.ConnectionState().NegotiatedProtocol; p != "h2" {
+			_ = conn.Close()
+			return nil, fmt.Errorf("no HTTP/2 but %q", p)
+		}
+		return newH2Client(c, authority)
+	}
+}
+
+func dialH1(network, address, host string) func(context.Context) (client, error) {
+	return func(ctx context.Context) (client, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return newH1Client(conn, host), nil
+	}
+}
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return new(net.Dialer).DialContext(ctx, network, address)
+}
+
+// direct is the load generator with the certificate, and no proxy.
 func (b *bench) direct(context.Context) (*target, error) {
 	config, err := b.identity()
 	if err != nil {
 		return nil, err
 	}
-	tr := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, DisableCompression: true}
-	return &target{name: nameDirect, base: b.up.url, client: &http.Client{Transport: tr}, stop: tr.CloseIdleConnections}, nil
+	u, err := url.Parse(b.up.url)
+	if err != nil {
+		return nil, err
+	}
+	return &target{dial: dialH2("tcp", u.Host, u.Host, config), stop: func() {}}, nil
 }
 
+// identity is the one client that the API server knows; the proxies that ask
+// for a certificate know it, too.
 func (b *bench) identity() (*tls.Config, error) {
 	pool, err := readPool(b.up.pki.ca)
 	if err != nil {
@@ -70,236 +174,27 @@ func (b *bench) identity() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, ServerName: "127.0.0.1"}, nil
 }
 
-func (b *bench) mtls(ctx context.Context) (*target, error) {
-	return b.throughPlugin(ctx, nameMTLS, b.mtlsArgs())
+// server is where the API server is, without a scheme.
+func (b *bench) server() string { return strings.TrimPrefix(b.up.url, "https://") }
+
+// listens waits until something accepts at a Unix socket.
+func listens(ctx context.Context, socket string, gone <-chan error) error {
+	for {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case why := <-gone:
+			return fmt.Errorf("it ended: %w", why)
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", socket, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
-func (b *bench) sigv4(ctx context.Context) (*target, error) {
-	return b.throughPlugin(ctx, nameSigV4, []string{"exec", "--auth", "sigv4", "--aws-region", "eu-central-1"})
-}
-
-func (b *bench) mtlsArgs() []string {
-	return []string{"exec", "--auth", "mtls", "--key", b.up.pki.clientKey, "--cert", b.up.pki.clientCert}
-}
-
-// throughPlugin starts a proxy as a client does that knows proxyConfig: it
-// executes the plugin with a lock and speaks HTTP/2 over the socket in the answer.
-func (b *bench) throughPlugin(ctx context.Context, name string, args []string) (*target, error) {
-	home, err := b.newHome()
-	if err != nil {
-		return nil, err
-	}
-	s, err := b.start(ctx, home, args)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	tr, err := s.transport(b.up.url)
-	if err != nil {
-		s.end(ctx)
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	pid, err := home.daemon(ctx)
-	if err != nil {
-		s.end(ctx)
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return &target{name: name, base: b.up.url, pid: pid, client: &http.Client{Transport: tr}, stop: func() {
-		tr.CloseIdleConnections()
-		s.end(context.WithoutCancel(ctx))
-	}}, nil
-}
-
-// home is a user's directories, so that no proxy of this machine's user is
-// touched or counted.
-type home struct {
-	execproxy string
-	dir       string
-	env       []string
-}
-
-func (b *bench) newHome() (*home, error) {
-	b.n++
-	dir := filepath.Join(b.dir, fmt.Sprint(b.n))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	env := []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir,
-		"XDG_RUNTIME_DIR=" + dir, "XDG_STATE_HOME=" + filepath.Join(dir, "state"),
-		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
-		"AWS_SESSION_TOKEN=" + strings.Repeat("t0ken", 180), // 900 bytes, as STS gives
-		"AWS_EC2_METADATA_DISABLED=true",
-	}
-	return &home{b.execproxy, dir, env}, nil
-}
-
-// daemon returns the process id of the one proxy that runs in h.
-func (h *home) daemon(ctx context.Context) (int, error) {
-	cmd := exec.CommandContext(ctx, h.execproxy, "status", "-o", "json")
-	cmd.Env = h.env
-	out, err := cmd.Output()
-	if err != nil {
-		return 0, fmt.Errorf("execproxy status: %w%s", err, stderrOf(err))
-	}
-	var status struct{ Proxies []struct{ PID int } }
-	if err := json.Unmarshal(out, &status); err != nil {
-		return 0, fmt.Errorf("execproxy status -o json: %w", err)
-	}
-	if len(status.Proxies) != 1 || status.Proxies[0].PID <= 0 {
-		return 0, fmt.Errorf("execproxy status: %d proxies, not one: %s", len(status.Proxies), out)
-	}
-	return status.Proxies[0].PID, nil
-}
-
-// session is a client's: its lock, and what the plugin answered.
-type session struct {
-	home   *home
-	lock   *lockfile.Lock
-	answer *clientauthentication.ExecCredential
-}
-
-// start takes a lock and executes the plugin.
-func (b *bench) start(ctx context.Context, h *home, args []string) (*session, error) {
-	lock, err := lockfile.Create(filepath.Join(h.dir, "lock"))
-	if err != nil {
-		return nil, err
-	}
-	s := &session{home: h, lock: lock}
-	cmd, err := b.pluginCommand(ctx, s, args)
-	if err != nil {
-		s.end(ctx)
-		return nil, err
-	}
-	out, err := cmd.Output()
-	if err != nil {
-		s.end(ctx)
-		return nil, fmt.Errorf("the plugin: %w%s", err, stderrOf(err))
-	}
-	if s.answer, err = clientauthentication.DecodeAnswer(bytes.NewReader(out)); err != nil {
-		s.end(ctx)
-		return nil, fmt.Errorf("the plugin's answer: %w", err)
-	}
-	if s.answer.Status == nil || s.answer.Status.ProxyConfig == nil {
-		s.end(ctx)
-		return nil, fmt.Errorf("the plugin's answer has no proxyConfig")
-	}
-	return s, nil
-}
-
-// pluginCommand is the plugin as a client executes it.
-func (b *bench) pluginCommand(ctx context.Context, s *session, args []string) (*exec.Cmd, error) {
-	ca, err := os.ReadFile(b.up.pki.ca)
-	if err != nil {
-		return nil, err
-	}
-	info, err := json.Marshal(map[string]any{
-		"apiVersion": clientauthentication.V1, "kind": clientauthentication.Kind,
-		"spec": map[string]any{
-			"interactive":  false,
-			"lockFilePath": s.lock.Path(),
-			"cluster":      map[string]any{"server": b.up.url, "certificate-authority-data": ca},
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, s.home.execproxy, args...)
-	cmd.Env = append(s.home.env[:len(s.home.env):len(s.home.env)], clientauthentication.InfoVariable+"="+string(info))
-	return cmd, nil
-}
-
-// transport speaks HTTP/2 to the proxy of s.
-func (s *session) transport(server string) (*http.Transport, error) {
-	status := s.answer.Status
-	socket, err := status.ProxyConfig.SocketPath()
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(status.ProxyConfig.CertificateAuthorityData) {
-		return nil, fmt.Errorf("no certificate in certificate-authority-data")
-	}
-	pair, err := tls.X509KeyPair([]byte(status.ClientCertificateData), []byte(status.ClientKeyData))
-	if err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-		TLSClientConfig:    &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, ServerName: u.Hostname(), MinVersion: tls.VersionTLS12},
-		ForceAttemptHTTP2:  true,
-		DisableCompression: true,
-	}, nil
-}
-
-// end lets go of the lock, which ends the proxy, and waits until it is gone.
-func (s *session) end(ctx context.Context) {
-	_ = s.lock.Unlock()
-	cmd := exec.CommandContext(ctx, s.home.execproxy, "stop", "--all")
-	cmd.Env = s.home.env
-	_ = cmd.Run()
-}
-
-// kubectlProxy is `kubectl proxy --unix-socket`, with the same certificate
-// upstream. Its clients speak plain HTTP/1.1: it has nothing else.
-func (b *bench) kubectlProxy(ctx context.Context) (*target, error) {
-	h, err := b.newHome()
-	if err != nil {
-		return nil, err
-	}
-	kubeconfig := filepath.Join(h.dir, "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: bench
-clusters: [{name: bench, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: bench, user: {client-certificate: %q, client-key: %q}}]
-contexts: [{name: bench, context: {cluster: bench, user: bench}}]
-`, b.up.url, b.up.pki.ca, b.up.pki.clientCert, b.up.pki.clientKey)
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	socket := filepath.Join(h.dir, "kubectl.sock")
-	cmd := exec.CommandContext(ctx, b.kubectl, "proxy", "--kubeconfig", kubeconfig, "--unix-socket", socket)
-	cmd.Env = h.env
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%s: %w", nameKubectl, err)
-	}
-	stop := func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
-	// "Starting to serve on …" comes when it listens.
-	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		stop()
-		return nil, fmt.Errorf("%s: %w: %s", nameKubectl, err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	tr := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-		MaxIdleConnsPerHost: 64,
-		DisableCompression:  true,
-	}
-	return &target{name: nameKubectl, base: "http://localhost", pid: cmd.Process.Pid, client: &http.Client{Transport: tr}, stop: func() {
-		tr.CloseIdleConnections()
-		stop()
-	}}, nil
-}
-
-func stderrOf(err error) string {
-	if e, ok := err.(*exec.ExitError); ok && len(e.Stderr) > 0 {
-		return ": " + strings.TrimSpace(string(e.Stderr))
-	}
-	return ""
-}
+func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/execproxy/execproxy/signer/pkcs11"
 )
@@ -80,12 +81,12 @@ func keyPath(v string) (prefix, path string) {
 	return "", v
 }
 
-var scheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+)(:|$)`)
+var scheme = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+)(:|$)`) })
 
 // checkScheme refuses what looks like a key in hardware and would become one in a
 // file. It shows nothing of what follows the scheme.
 func checkScheme(v string) error {
-	m := scheme.FindStringSubmatch(v)
+	m := scheme().FindStringSubmatch(v)
 	if m == nil {
 		return nil
 	}

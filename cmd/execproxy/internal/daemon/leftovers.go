@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/execproxy/execproxy/proxy/socket"
 )
@@ -29,7 +30,7 @@ func (d *Daemon) Scratch() (string, error) {
 
 // perProcess is how a proxy is named that belongs to one process: see Private and
 // Foreground. Anything else in the directory is not ours to sweep.
-var perProcess = regexp.MustCompile(`^(run|[0-9a-f]{16})-[0-9]+$`)
+var perProcess = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(run|[0-9a-f]{16})-[0-9]+$`) })
 
 // sweep removes what proxies left behind that are named after their process and
 // were killed: nobody will start under their names again and clean up. Whoever
@@ -40,7 +41,7 @@ func sweep(p Places) {
 		return
 	}
 	for _, path := range locks {
-		if !perProcess.MatchString(strings.TrimSuffix(filepath.Base(path), lifePath(".sock"))) {
+		if !perProcess().MatchString(strings.TrimSuffix(filepath.Base(path), lifePath(".sock"))) {
 			continue
 		}
 		lock, err := socket.TryAcquire(path)

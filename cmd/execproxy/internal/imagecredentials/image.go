@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // defaultRegistry is where an image is from that names no registry.
@@ -20,11 +21,17 @@ type Image struct {
 }
 
 var (
-	hostPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)(?:\.[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)*$`)
-	ipv6Pattern   = regexp.MustCompile(`^\[[0-9a-fA-F:.]+\]$`)
-	digestPattern = regexp.MustCompile(`^[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-zA-Z=_-]{1,256}$`)
+	hostPattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(?:[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)(?:\.[a-zA-Z0-9_](?:[a-zA-Z0-9_-]*[a-zA-Z0-9_])?)*$`)
+	})
+	ipv6Pattern   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[[0-9a-fA-F:.]+\]$`) })
+	digestPattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-zA-Z=_-]{1,256}$`)
+	})
 
-	pathPattern = regexp.MustCompile(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*$`)
+	pathPattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*$`)
+	})
 )
 
 // ParseImage reads an image's name by the rules of container registries: the
@@ -35,7 +42,7 @@ func ParseImage(image string) (Image, error) {
 		return Image{}, fmt.Errorf("image %.300q %s; correct it in the pod", image, why)
 	}
 	name, digest, digested := strings.Cut(image, "@")
-	if digested && !digestPattern.MatchString(digest) {
+	if digested && !digestPattern().MatchString(digest) {
 		return bad("has a bad digest")
 	}
 	first, rest, several := strings.Cut(name, "/")
@@ -49,7 +56,7 @@ func ParseImage(image string) (Image, error) {
 				return bad("has a registry with a bad port")
 			}
 		}
-		if !hostPattern.MatchString(host) && !ipv6Pattern.MatchString(host) || len(host) > 255 {
+		if !hostPattern().MatchString(host) && !ipv6Pattern().MatchString(host) || len(host) > 255 {
 			return bad("has a registry that is no host name")
 		}
 		im.Host, im.Port = strings.ToLower(host), port
@@ -57,7 +64,7 @@ func ParseImage(image string) (Image, error) {
 	if i := strings.LastIndexByte(im.Path, ':'); i > strings.LastIndexByte(im.Path, '/') {
 		im.Path = im.Path[:i] // the tag; kubelet leaves it out
 	}
-	if !pathPattern.MatchString(im.Path) {
+	if !pathPattern().MatchString(im.Path) {
 		return bad("is not a name that a registry can have")
 	}
 	return im, nil
@@ -90,7 +97,7 @@ type Pattern struct {
 	path   string
 }
 
-var labelPattern = regexp.MustCompile(`^[a-z0-9_*]([a-z0-9_*-]*[a-z0-9_*])?$`)
+var labelPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9_*]([a-z0-9_*-]*[a-z0-9_*])?$`) })
 
 // ParsePattern reads a pattern.
 func ParsePattern(s string) (Pattern, error) {
@@ -107,14 +114,14 @@ func ParsePattern(s string) (Pattern, error) {
 	}
 	p := Pattern{labels: strings.Split(strings.ToLower(host), "."), port: port, path: strings.TrimSuffix(path, "/")}
 	for _, l := range p.labels {
-		if !labelPattern.MatchString(l) {
+		if !labelPattern().MatchString(l) {
 			return bad("has no proper host")
 		}
 	}
 	if strings.Trim(host, "*.") == "" {
 		return bad("would match every registry of a kind, whosever it is")
 	}
-	if p.path != "" && !pathPattern.MatchString(p.path) {
+	if p.path != "" && !pathPattern().MatchString(p.path) {
 		return bad("has a path that no repository has")
 	}
 	return p, nil

@@ -11,6 +11,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -115,14 +116,16 @@ func DecodeRequest(r io.Reader) (*Request, error) {
 }
 
 // ours matches an apiVersion that may be repeated in an error.
-var ours = regexp.MustCompile(`^credentialprovider\.kubelet\.k8s\.io/[a-z0-9]{1,16}$`)
+var ours = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^credentialprovider\.kubelet\.k8s\.io/[a-z0-9]{1,16}$`)
+})
 
 func checkVersion(v string) error {
 	const cure = "set apiVersion of the provider in kubelet's CredentialProviderConfig to " + V1
 	switch {
 	case slices.Contains([]string{V1, V1Beta1, V1Alpha1}, v):
 		return nil
-	case ours.MatchString(v):
+	case ours().MatchString(v):
 		return fmt.Errorf("apiVersion %s is not supported; %s", v, cure)
 	}
 	return errors.New("apiVersion is none of credentialprovider.kubelet.k8s.io; " + cure)

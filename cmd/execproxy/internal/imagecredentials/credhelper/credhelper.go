@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/execproxy/execproxy/cmd/execproxy/internal/process"
@@ -39,11 +40,11 @@ const notFound = "credentials not found"
 // kubelet has no use for.
 const tokenUser = "<token>"
 
-var programName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$`)
+var programName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$`) })
 
 // CheckName refuses a helper's name that could be a path.
 func CheckName(name string) error {
-	if !programName.MatchString(name) {
+	if !programName().MatchString(name) {
 		return fmt.Errorf("%.100q is no helper; write NAME of docker-credential-NAME", name)
 	}
 	return nil

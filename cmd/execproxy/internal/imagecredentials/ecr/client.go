@@ -63,11 +63,13 @@ func (i Identity) Key() string {
 	return i.RoleARN + " " + hex.EncodeToString(sum[:])
 }
 
-var roleARN = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]{1,576}$`)
+var roleARN = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]{1,576}$`)
+})
 
 // CheckRoleARN refuses what is no role.
 func CheckRoleARN(arn string) error {
-	if !roleARN.MatchString(arn) {
+	if !roleARN().MatchString(arn) {
 		return fmt.Errorf("%.100q is not a role; write arn:aws:iam::ACCOUNT:role/NAME", arn)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // PublicRegion is the one region that has the API of ECR Public.
@@ -21,7 +22,9 @@ type Host struct {
 }
 
 var (
-	privateHost = regexp.MustCompile(`^([0-9]{12})\.dkr([.-])ecr(-fips)?\.([a-z]{2,8}(?:-[a-z]{1,16}){1,3}-[0-9]{1,2})\.([a-z0-9.-]+)$`)
+	privateHost = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^([0-9]{12})\.dkr([.-])ecr(-fips)?\.([a-z]{2,8}(?:-[a-z]{1,16}){1,3}-[0-9]{1,2})\.([a-z0-9.-]+)$`)
+	})
 
 	publicHosts = map[string]bool{"public.ecr.aws": false, "ecr-public.aws.com": true} // dual stack?
 )
@@ -53,7 +56,7 @@ func ParseHost(host string) (Host, bool) {
 	if dual, ok := publicHosts[host]; ok {
 		return Host{Public: true, Region: PublicRegion, DualStack: dual}, true
 	}
-	m := privateHost.FindStringSubmatch(host)
+	m := privateHost().FindStringSubmatch(host)
 	if m == nil {
 		return Host{}, false
 	}

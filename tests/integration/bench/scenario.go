@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// loads measures every load on every target that it is for, on proxies that are
+// started once.
+func (b *bench) loads(ctx context.Context) error {
+	var wanted []*load
+	for _, l := range slices.Concat(loads, spread()) {
+		if b.runs(l.name) {
+			wanted = append(wanted, l)
+		}
+	}
+	idle := b.runs(idleName)
+	if len(wanted) == 0 && !idle {
+		return nil
+	}
+	targets, stop, err := b.targets(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if idle {
+		if err := b.idle(ctx, targets); err != nil {
+			return err
+		}
+	}
+	for _, l := range wanted {
+		var on []*target
+		for _, t := range targets {
+			if len(l.targets) == 0 || slices.Contains(l.targets, t.name) {
+				on = append(on, t)
+			}
+		}
+		samples := make([][]sample, len(on))
+		for round := range b.rounds {
+			for i := range on {
+				i = (i + round) % len(on) // nobody always comes after the same
+				b.log.Info("load", "name", l.name, "round", round+1, "target", on[i].name)
+				s, err := b.profiled(ctx, on[i], l)
+				if err != nil {
+					return fmt.Errorf("%s: %s: %w", on[i].name, l.name, err)
+				}
+				b.log.Debug("measured", "cpu", s.cpu, "p50", s.p50, "rate", s.rate)
+				samples[i] = append(samples[i], s)
+			}
+		}
+		medians := make([]sample, len(on))
+		for i, t := range on {
+			medians[i] = middle(samples[i])
+			b.results.loads[key{l.name, t.name}] = medians[i]
+		}
+		b.printLoad(l, on, medians)
+	}
+	return nil
+}
+
+const idleName = "idle memory"
+
+// idle is the memory of proxies that have served nothing yet.
+func (b *bench) idle(ctx context.Context, targets []*target) error {
+	if err := sleep(ctx, b.settle); err != nil {
+		return err
+	}
+	fmt.Fprint(b.out, "\n### Memory of a proxy that has served nothing yet\n\n| | RSS, MiB | of it anonymous, MiB | PSS, MiB | descriptors |\n|---|---|---|---|---|\n")
+	for _, t := range targets {
+		if len(t.pids) == 0 {
+			continue
+		}
+		m, err := memory(t.pids)
+		if err != nil {
+			return err
+		}
+		n, err := descriptors(t.pids)
+		if err != nil {
+			return err
+		}
+		b.results.idle[t.name] = m
+		fmt.Fprintf(b.out, "| %s | %.1f | %.1f | %.1f | %d |\n", t.name, m.rss, m.anon, m.pss, n)
+	}
+	return nil
+}
+
+func (b *bench) printLoad(l *load, targets []*target, medians []sample) {
+	base := slices.IndexFunc(targets, func(t *target) bool { return t.name == nameNginx })
+	what := "µs/request"
+	per := 1.0
+	switch {
+	case l.mib > 0:
+		what, per = "µs/MiB", l.mib
+	case l.fresh:
+		what = "µs/connection"
+	}
+	fmt.Fprintf(b.out, "\n### %s\n\n", strings.ToUpper(l.name[:1])+l.name[1:])
+	fmt.Fprintf(b.out, "| | CPU of the proxy, %s | × nginx | p50, µs | × nginx | p99, µs | requests/s | RSS, MiB |\n|---|---|---|---|---|---|---|---|\n", what)
+	for i, t := range targets {
+		m := medians[i]
+		cpu, cpuRatio, p50Ratio, rss := "–", "–", "–", "–"
+		if base >= 0 {
+			p50Ratio = fmt.Sprintf("%.2f", m.p50/medians[base].p50)
+		}
+		if len(t.pids) > 0 {
+			cpu, rss = fmt.Sprintf("%.1f", m.cpu/per), fmt.Sprintf("%.0f", m.rss)
+			if base >= 0 {
+				cpuRatio = fmt.Sprintf("%.2f", m.cpu/medians[base].cpu)
+			}
+		}
+		fmt.Fprintf(b.out, "| %s | %s | %s | %.0f | %s | %.0f | %.0f | %s |\n", t.name, cpu, cpuRatio, m.p50, p50Ratio, m.p99, m.rate, rss)
+	}
+}
+
+// middle is the median of each figure.
+func middle(all []sample) sample {
+	of := func(figure func(sample) float64) float64 {
+		values := make([]float64, len(all))
+		for i, s := range all {
+			values[i] = figure(s)
+		}
+		return median(values)
+	}
+	return sample{
+		cpu:  of(func(s sample) float64 { return s.cpu }),
+		p50:  of(func(s sample) float64 { return s.p50 }),
+		p99:  of(func(s sample) float64 { return s.p99 }),
+		rate: of(func(s sample) float64 { return s.rate }),
+		rss:  of(func(s sample) float64 { return s.rss }),
+	}
+}
+
+func median(values []float64) float64 {
+	n := len(values)
+	if n == 0 {
+		return 0
+	}
+	values = slices.Sorted(slices.Values(values))
+	return (values[(n-1)/2] + values[n/2]) / 2
+}
