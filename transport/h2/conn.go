@@ -77,6 +77,7 @@ type Conn struct {
 	timer        *time.Timer
 	firstPeer    chan struct{} // closed when the peer's SETTINGS are there
 	writers      sync.WaitGroup
+	flushed      sync.Cond // flushing is false
 	handlers     sync.WaitGroup // of Serve
 	serving      int            // how many they are
 	shutAt       time.Time
@@ -124,6 +125,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 		over:        make(chan struct{}),
 		began:       time.Now(),
 	}
+	c.flushed.L = &c.mu
 	state := tc.ConnectionState()
 	c.state = &state
 	if w, ok := tc.NetConn().(*Wire); ok && w.raw != nil {

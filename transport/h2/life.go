@@ -271,23 +271,22 @@ func (c *Conn) finish(err error) error {
 			s.recv.Closed(&c.batch, err)
 		}
 	}
-	c.flush(&c.batch)
-	if c.wire != nil {
-		c.batch.Flush()
-		if errors.Is(err, ErrIdle) {
-			_ = c.wire.Conn.SetWriteDeadline(time.Now().Add(lastWord))
-			c.writers.Wait()
-		}
-		c.goodbye(local != nil && !local.Remote)
-	} else {
-		c.batch.Flush()
-		_ = c.tls.NetConn().SetWriteDeadline(time.Now().Add(linger))
-		c.writers.Wait()
+	polite, wrong := errors.Is(err, ErrIdle), local != nil && !local.Remote
+	wait := linger
+	if polite {
+		wait = lastWord
 	}
+	_ = c.tls.NetConn().SetWriteDeadline(time.Now().Add(wait))
+	c.flush(&c.batch)
+	c.batch.Flush()
 	c.mu.Lock()
+	for c.flushing { // somebody else may be at it, or the socket is full
+		c.flushed.Wait()
+	}
 	c.ended = true
 	c.out.reset()
 	c.mu.Unlock()
+	c.goodbye(polite || wrong)
 	_ = c.tls.NetConn().Close()
 	c.writers.Wait()
 	close(c.over)
@@ -308,21 +307,29 @@ func (c *Conn) seen() uint32 {
 	return 0
 }
 
-// goodbye tells TLS' end, and gives a peer that did wrong the time to read why.
-func (c *Conn) goodbye(wrong bool) {
+// goodbye tells TLS' end, and gives a peer the time to read our last words: closed at
+// once, a socket with unread bytes would take them back.
+func (c *Conn) goodbye(stay bool) {
+	below := c.tls.NetConn()
 	_ = c.tls.CloseWrite()
-	_ = c.wire.flush()
-	if !wrong || c.wire.pending() > 0 {
+	if c.wire != nil {
+		below = c.wire.Conn
+		_ = below.SetWriteDeadline(time.Now().Add(linger)) // CloseWrite has had its own pass
+		if c.wire.flush() != nil || c.wire.pending() > 0 {
+			return
+		}
+	}
+	if !stay {
 		return
 	}
-	if h, ok := c.wire.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
+	if h, ok := below.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
 		return
 	}
-	_ = c.wire.Conn.SetReadDeadline(time.Now().Add(linger))
+	_ = below.SetReadDeadline(time.Now().Add(linger))
 	buf := wireBuffers.Get().(*[wireSize]byte)
 	defer wireBuffers.Put(buf)
 	for range 64 {
-		if _, err := c.wire.Conn.Read(buf[:]); err != nil {
+		if _, err := below.Read(buf[:]); err != nil {
 			return
 		}
 	}

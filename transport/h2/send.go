@@ -24,7 +24,7 @@ func (c *Conn) flush(b *Batch) {
 	c.flushing = true
 	if c.wire == nil {
 		if c.out.size == 0 && len(c.ready) == 0 {
-			c.flushing = false
+			c.flushDone()
 			c.mu.Unlock()
 			return
 		}
@@ -47,7 +47,7 @@ func (c *Conn) flushLocked(b *Batch) {
 	for {
 		told := c.pump(notes[:0])
 		if c.out.size == 0 || c.ended {
-			c.flushing = false
+			c.flushDone()
 			c.mu.Unlock()
 			tell(b, told)
 			return
@@ -62,11 +62,11 @@ func (c *Conn) flushLocked(b *Batch) {
 		switch {
 		case err != nil:
 			c.failLocked(err)
-			c.taken, c.flushing = 0, false
+			c.flushDone()
 			c.mu.Unlock()
 			return
 		case blocked && c.ended:
-			c.taken, c.flushing = 0, false
+			c.flushDone()
 			c.mu.Unlock()
 			return
 		case blocked:
@@ -76,6 +76,12 @@ func (c *Conn) flushLocked(b *Batch) {
 		}
 		c.taken = 0
 	}
+}
+
+// flushDone needs the lock.
+func (c *Conn) flushDone() {
+	c.taken, c.flushing = 0, false
+	c.flushed.Broadcast()
 }
 
 func tell(b *Batch, told []sent) {
@@ -114,7 +120,7 @@ func (c *Conn) drain() {
 	c.taken = 0
 	if err != nil {
 		c.failLocked(err)
-		c.flushing = false
+		c.flushDone()
 		c.mu.Unlock()
 		return
 	}

@@ -17,7 +17,8 @@ type Server struct {
 	mu      sync.Mutex
 	conns   map[*Conn]struct{}
 	down    bool
-	running sync.WaitGroup
+	running int
+	none    sync.Cond // running is 0
 }
 
 // Configure has srv speak HTTP/2 by this package. It is called before srv serves.
@@ -33,6 +34,7 @@ type Server struct {
 // streams and windows from HTTP2, Logger from ErrorLog. A nil o leaves all to srv.
 func Configure(srv *http.Server, o func(tc *tls.Conn, base context.Context) Options) *Server {
 	s := &Server{options: o, conns: make(map[*Conn]struct{})}
+	s.none.L = &s.mu
 	if s.options == nil {
 		s.options = func(*tls.Conn, context.Context) Options { return Options{} }
 	}
@@ -61,16 +63,19 @@ func (s *Server) serve(srv *http.Server, tc *tls.Conn, h http.Handler) {
 	c := New(tc, o)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
-	s.running.Add(1)
-	if s.down {
+	s.running++
+	down := s.down
+	s.mu.Unlock()
+	if down {
 		c.Shutdown()
 	}
-	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
+		if s.running--; s.running == 0 {
+			s.none.Broadcast()
+		}
 		s.mu.Unlock()
-		s.running.Done()
 	}()
 	var own *ConnError
 	if err := c.Run(); errors.As(err, &own) && !own.Remote {
@@ -150,4 +155,10 @@ func (s *Server) Close() {
 
 // Wait waits for the end of all connections and of their handlers. It is called
 // after Close or Shutdown of the http.Server, for Close does not wait.
-func (s *Server) Wait() { s.running.Wait() }
+func (s *Server) Wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.running > 0 {
+		s.none.Wait()
+	}
+}
