@@ -80,8 +80,22 @@ func (d *Daemon) handler(side func(*front) http.Handler) http.Handler {
 	})
 }
 
+// plane has the front of the moment pass on what comes over HTTP/2.
+func (d *Daemon) plane(side func(*front) *proxy.Streams) proxy.Plane {
+	return func(c *h2.Conn) (*proxy.Streams, func()) {
+		if d.leaving.Load() {
+			c.Shutdown() // the next request finds who comes after us
+		}
+		f := d.enter()
+		return side(f), f.left
+	}
+}
+
 func (f *front) onUnix() http.Handler     { return f.unix }
 func (f *front) onLoopback() http.Handler { return f.loopback }
+
+func (f *front) ofUnix() *proxy.Streams     { return f.unixStreams }
+func (f *front) ofLoopback() *proxy.Streams { return f.loopbackStreams }
 
 // hold takes the lock under which a socket is made and unlinked. A proxy of the
 // same place that is ending has it until it is gone.
