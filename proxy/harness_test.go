@@ -166,7 +166,7 @@ func start(t testing.TB, o Options, loopback bool) *front {
 	srv := NewServer(h, o.Logger)
 	srv.TLSConfig = serverTLS("h2", "http/1.1")
 	done := make(chan struct{})
-	go func() { defer close(done); _ = srv.ServeTLS(l, "", "") }()
+	go func() { defer close(done); _ = srv.ServeTLS(Listener(l), "", "") }()
 	t.Cleanup(func() {
 		f.Close()
 		srv.Close()

@@ -77,7 +77,7 @@ type Conn struct {
 	timer        *time.Timer
 	firstPeer    chan struct{} // closed when the peer's SETTINGS are there
 	writers      sync.WaitGroup
-	flushed      sync.Cond // flushing is false
+	flushed      sync.Cond      // flushing is false
 	handlers     sync.WaitGroup // of Serve
 	serving      int            // how many they are
 	shutAt       time.Time

@@ -61,6 +61,14 @@ func NewWire(c net.Conn) *Wire {
 // NetConn is the connection below.
 func (w *Wire) NetConn() net.Conn { return w.Conn }
 
+// CloseWrite closes one way of the connection below, where it can.
+func (w *Wire) CloseWrite() error {
+	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
+}
+
 // errAgain is what TLS gets when there is nothing more to read. It is temporary,
 // so that crypto/tls goes on from where it was.
 var errAgain error = again{}

@@ -30,7 +30,7 @@ func (d *Daemon) serve(l *listener, ln net.Listener) {
 	d.Go(func() {
 		var err error
 		if l.server.TLSConfig != nil {
-			err = l.server.ServeTLS(ln, "", "")
+			err = l.server.ServeTLS(proxy.Listener(ln), "", "")
 		} else {
 			err = l.server.Serve(ln)
 		}
