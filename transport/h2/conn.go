@@ -19,6 +19,9 @@ const (
 	maxWindow     = 1<<31 - 1
 	maxStreamID   = 1<<31 - 1
 
+	// A server that names no limit has none (RFC 9113 section 6.5.2); this is ours.
+	unlimitedStreams = 1000
+
 	// highWater is how much output a connection takes while its socket does not; the
 	// rest is kept with the streams, so that a slow reader's streams stay fair.
 	highWater = 256 << 10
@@ -58,6 +61,7 @@ type Conn struct {
 	peerWindow   int64 // SETTINGS_INITIAL_WINDOW_SIZE of the peer
 	peerFrame    int
 	peerStreams  uint32
+	peerHeader   uint32
 	recvWin      int64
 	credit       int64
 	reserved     uint32
@@ -69,6 +73,7 @@ type Conn struct {
 	peerGoAway   bool
 	retired      bool
 	err          error // why it ends; the first counts
+	writeErr     error // it ends soon, for this or for what the peer has said before
 	ended        bool  // Run is over
 	pings        map[[8]byte]chan struct{}
 	pingAt       time.Time // when the peer was asked whether it is there; zero: it was not
@@ -117,7 +122,8 @@ func New(tc *tls.Conn, o Options) *Conn {
 		sendWin:     defaultWindow,
 		peerWindow:  defaultWindow,
 		peerFrame:   minFrame,
-		peerStreams: 100, // RFC 9113 section 6.5.2 recommends not less, and it is not known yet
+		peerStreams: 100, // section 6.5.2 recommends not less, and it is not known yet
+		peerHeader:  ^uint32(0),
 		recvWin:     int64(o.ConnWindow),
 		goAwayLast:  maxStreamID,
 		pings:       make(map[[8]byte]chan struct{}),

@@ -180,6 +180,9 @@ func (c *Conn) streamError(b *Batch, id uint32, code http2.ErrCode, reason strin
 // closedStream is a frame for a stream that has ended. What was under way when we
 // reset it is ignored (section 5.1).
 func (c *Conn) closedStream(b *Batch, id uint32) error {
+	if !c.server {
+		return nil // we cancel as our clients do, in any number, and it crosses what comes
+	}
 	c.mu.Lock()
 	ignore := id > c.goAwayLast
 	for _, r := range c.localResets {
@@ -206,7 +209,7 @@ func (c *Conn) beginData(b *Batch, id uint32, length int, flags http2.Flags) err
 	if d.padded && length == 0 {
 		return &ConnError{Code: http2.ErrCodeFrameSize, Reason: "a padded frame has no room for its padding's length"}
 	}
-	if length <= 1 && !d.end {
+	if length == 0 && !d.end || length == 1 && !d.end && c.server { // a container that prints dots is no flood
 		if err := c.spend(&c.control, "data"); err != nil {
 			return err
 		}
@@ -360,7 +363,7 @@ func (c *Conn) headerPart(b *Batch, p []byte, last bool) error {
 }
 
 func (c *Conn) windowUpdate(b *Batch, id uint32, n int64) error {
-	if n < 256 {
+	if n < 256 && c.server { // a server gives small bodies back one by one
 		if err := c.spend(&c.control, "window"); err != nil {
 			return err
 		}
@@ -410,6 +413,9 @@ func (c *Conn) rstStream(b *Batch, id uint32, code http2.ErrCode) error {
 		if idle {
 			return protocolError("RST_STREAM for a stream that does not exist")
 		}
+		if !c.server {
+			return nil // NO_ERROR after an early answer (section 8.1), and what crosses our own
+		}
 		return c.spend(&c.control, "other")
 	}
 	early := c.server && !s.begun
@@ -444,6 +450,9 @@ func (c *Conn) settings(b *Batch, f *http2.SettingsFrame) error {
 	}
 	if !c.settled {
 		c.settled = true
+		if _, limited := f.Value(http2.SettingMaxConcurrentStreams); !limited {
+			c.peerStreams = unlimitedStreams
+		}
 		close(c.firstPeer)
 	}
 	c.release(b)
@@ -466,7 +475,9 @@ func (c *Conn) setting(s http2.Setting) error {
 			return protocolError("a server that asks for pushes")
 		}
 	case http2.SettingMaxConcurrentStreams:
-		c.peerStreams = s.Val
+		c.peerStreams = min(s.Val, maxStreamID)
+	case http2.SettingMaxHeaderListSize:
+		c.peerHeader = s.Val
 	case http2.SettingMaxFrameSize:
 		c.peerFrame = int(min(s.Val, 1<<20))
 	case http2.SettingInitialWindowSize:

@@ -25,7 +25,12 @@ const (
 	// linger lets a peer read why we hang up, before the kernel tells it of bytes that
 	// nobody has read.
 	linger = 250 * time.Millisecond
+	// lastRead is how long a peer that takes no bytes may still be read from.
+	lastRead = 100 * time.Millisecond
 )
+
+// Err is why the connection ends, or has ended; nil while it does not.
+func (c *Conn) Err() error { return c.failed() }
 
 // failed is why the connection shall end, if it shall.
 func (c *Conn) failed() error {
@@ -79,7 +84,7 @@ func (c *Conn) tick() {
 		}
 		next = min(next, left)
 	}
-	if c.o.IdleTime > 0 && len(c.streams) == 0 {
+	if c.o.IdleTime > 0 && len(c.streams) == 0 && c.reserved == 0 {
 		left := c.o.IdleTime - now.Sub(c.idleSince)
 		if left <= 0 {
 			c.retired = true
@@ -223,7 +228,7 @@ func (c *Conn) Streams() (open, most int) {
 func (c *Conn) Usable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.retired && c.err == nil && len(c.streams)+int(c.reserved) < int(c.peerStreams)
+	return !c.retired && c.err == nil && c.writeErr == nil && len(c.streams)+int(c.reserved) < int(c.peerStreams)
 }
 
 // AskedToLeave reports whether the peer has sent GOAWAY.
@@ -237,7 +242,12 @@ func (c *Conn) AskedToLeave() bool {
 func (c *Conn) finish(err error) error {
 	c.mu.Lock()
 	if c.err == nil {
-		if errors.Is(err, io.EOF) && len(c.streams) > 0 {
+		var alert *net.OpError
+		switch {
+		case errors.As(err, &alert) && alert.Op == "remote error": // of TLS
+		case c.writeErr != nil:
+			err = c.writeErr
+		case errors.Is(err, io.EOF) && len(c.streams) > 0:
 			err = io.ErrUnexpectedEOF
 		}
 		c.err = err

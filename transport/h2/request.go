@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"strings"
 
 	"golang.org/x/net/http2"
@@ -189,7 +190,7 @@ func (c *Conn) serverHeader(b *Batch) error {
 func (c *Conn) Reserve() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.retired || c.err != nil || len(c.streams)+int(c.reserved) >= int(c.peerStreams) {
+	if c.retired || c.err != nil || c.writeErr != nil || len(c.streams)+int(c.reserved) >= int(c.peerStreams) {
 		return false
 	}
 	c.reserved++
@@ -209,11 +210,8 @@ func (c *Conn) Release() {
 func (c *Conn) Open(b *Batch, fields []Field, end bool, r Receiver) (*Stream, error) {
 	c.mu.Lock()
 	c.reserved--
-	if c.err != nil || c.peerGoAway {
-		err := c.err
-		if err == nil {
-			err = ErrRetired
-		}
+	if c.err != nil || c.writeErr != nil || c.peerGoAway {
+		err := cmp.Or(c.err, c.writeErr, ErrRetired)
 		c.quietLocked()
 		c.mu.Unlock()
 		return nil, &notProcessed{err}

@@ -2,6 +2,7 @@ package h2
 
 import (
 	"bytes"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -61,7 +62,7 @@ func (c *Conn) flushLocked(b *Batch) {
 		c.mu.Lock()
 		switch {
 		case err != nil:
-			c.failLocked(err)
+			c.failWriteLocked(err)
 			c.flushDone()
 			c.mu.Unlock()
 			return
@@ -119,7 +120,7 @@ func (c *Conn) drain() {
 	c.mu.Lock()
 	c.taken = 0
 	if err != nil {
-		c.failLocked(err)
+		c.failWriteLocked(err)
 		c.flushDone()
 		c.mu.Unlock()
 		return
@@ -237,6 +238,17 @@ func (c *Conn) failLocked(err error) {
 		c.err = err
 	}
 	_ = c.tls.NetConn().SetReadDeadline(longAgo)
+}
+
+// failWriteLocked has the connection end once the reader has seen what the peer had to
+// say: a server that refuses our certificate sends an alert and closes, and the write that
+// then fails says less.
+func (c *Conn) failWriteLocked(err error) {
+	if c.err != nil || c.writeErr != nil {
+		return
+	}
+	c.writeErr = err
+	_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(lastRead))
 }
 
 // Close ends the connection and all its streams, and does not wait for it.

@@ -4,6 +4,7 @@ package h2
 
 import (
 	"io"
+	"os"
 	"syscall"
 )
 
@@ -20,7 +21,7 @@ func readFD(fd uintptr, p []byte) (int, error) {
 		case syscall.EAGAIN:
 			return 0, errAgain
 		default:
-			return 0, err
+			return 0, os.NewSyscallError("read", err)
 		}
 	}
 }
@@ -33,7 +34,7 @@ func writeFD(fd uintptr, p []byte) (int, error) {
 		case err == syscall.EAGAIN:
 			return 0, errAgain
 		case err != nil:
-			return 0, err
+			return 0, os.NewSyscallError("write", err)
 		case n <= 0:
 			return 0, io.ErrUnexpectedEOF
 		default:
