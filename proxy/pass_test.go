@@ -83,6 +83,8 @@ func startPassing(t testing.TB, o Options) *front {
 	f.network, f.addr = l.Addr().Network(), l.Addr().String()
 	streams := p.UnixStreams()
 	var all sync.WaitGroup
+	var mu sync.Mutex
+	var conns []*h2.Conn
 	all.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -94,17 +96,26 @@ func startPassing(t testing.TB, o Options) *front {
 				if tc.Handshake() != nil {
 					return
 				}
-				_ = h2.New(tc, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
+				conn := h2.New(tc, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
 					if !streams.Begin(b, s, fields, end, nil, nil) {
 						t.Errorf("not passed: %v", fields)
 					}
-				}}).Run()
+				}})
+				mu.Lock()
+				conns = append(conns, conn)
+				mu.Unlock()
+				_ = conn.Run()
 			})
 		}
 	})
 	t.Cleanup(func() {
 		p.Close()
 		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
 		all.Wait()
 	})
 	return f
