@@ -574,9 +574,9 @@ func TestBothWays(t *testing.T) {
 			_, _ = io.Copy(w, r.Body)
 		}))
 		var wg sync.WaitGroup
-		for i := range 8 {
+		for i := range 4 {
 			wg.Go(func() {
-				want := bytes.Repeat([]byte{byte(i), 1, 2, 3, 4, 5, 6}, 1<<20)
+				want := bytes.Repeat([]byte{byte(i), 1, 2, 3, 4, 5, 6}, 1<<18)
 				res, err := ts.Client().Post(ts.URL, "x/y", bytes.NewReader(want))
 				if err != nil {
 					t.Error(err)
