@@ -37,7 +37,8 @@ const (
 //
 // HTTP/2 needs TLS and "h2" in the NextProtos of the listener's tls.Config;
 // ServeTLS sees to it. It should serve a [Listener].
-func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
+func NewServer(h http.Handler, o ServerOptions) *http.Server {
+	logger := o.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
@@ -62,8 +63,23 @@ func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
 		},
 		ErrorLog: log.New(&serverLog{logger}, "", 0),
 	}
-	h2.Configure(s, func(*tls.Conn, context.Context) h2.Options { return h2.Options{Logger: logger} })
+	memory := h2.NewMemory(0) // of all connections
+	h2.Configure(s, func(tc *tls.Conn, base context.Context) h2.Options {
+		return h2.Options{
+			Begin:  o.Plane.begin(h, h2.ServeOptions{Context: base, RemoteAddr: tc.RemoteAddr().String()}),
+			Memory: memory, Flood: o.Flood, Logger: logger,
+		}
+	})
 	return s
+}
+
+// ServerOptions configure NewServer.
+type ServerOptions struct {
+	// Plane passes on what comes over HTTP/2. Nil: the handler serves it.
+	Plane Plane
+	// Flood is told when an HTTP/2 connection is ended for what its client does; see h2.Options.
+	Flood  func(kind string)
+	Logger *slog.Logger // nil: nothing is logged
 }
 
 // Listener is to be put around the listener that a server of NewServer serves:

@@ -16,7 +16,7 @@ import (
 )
 
 func TestServerLimits(t *testing.T) {
-	s := NewServer(http.NotFoundHandler(), nil)
+	s := NewServer(http.NotFoundHandler(), ServerOptions{})
 	if s.ReadHeaderTimeout <= 0 || s.ReadHeaderTimeout > 10*time.Second {
 		t.Errorf("header within %v", s.ReadHeaderTimeout)
 	}
@@ -39,7 +39,7 @@ func TestStalledClientsAreCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := NewServer(h, nil)
+	srv := NewServer(h, ServerOptions{})
 	srv.ReadHeaderTimeout = 100 * time.Millisecond
 	srv.TLSConfig = serverTLS("h2", "http/1.1")
 	done := make(chan struct{})
@@ -212,7 +212,7 @@ func TestBadTargetOverHTTP2(t *testing.T) {
 
 func TestServerLog(t *testing.T) {
 	var b logBuffer
-	s := NewServer(nil, slog.New(slog.NewTextHandler(&b, nil)))
+	s := NewServer(nil, ServerOptions{Logger: slog.New(slog.NewTextHandler(&b, nil))})
 	s.ErrorLog.Print("http: TLS handshake error from x: EOF")
 	if b.String() != "" {
 		t.Errorf("everyday noise: %s", b.String())

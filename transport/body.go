@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -98,20 +99,20 @@ func (b *requestBody) settle(failed bool) {
 	}
 }
 
-// responseBody counts the stream as open until it has ended, and names the
-// server in the error of a stream that breaks off.
+// responseBody names the server in the error of an answer that breaks off, and tells
+// when it has ended.
 type responseBody struct {
 	io.ReadCloser
 	server string
 	done   atomic.Bool
-	ended  func()
+	ended  func() // nil: nobody wants to know
 }
 
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		b.end()
-		if err != io.EOF && err.Error() != textBodyClosed {
+		if err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
 			err = bodyError(b.server, err)
 		}
 	}
@@ -125,7 +126,7 @@ func (b *responseBody) Close() error {
 }
 
 func (b *responseBody) end() {
-	if !b.done.Swap(true) {
+	if b.ended != nil && !b.done.Swap(true) {
 		b.ended()
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 // newDialer is the standard library's dialer: Happy Eyeballs (RFC 8305), a name
@@ -38,6 +40,9 @@ type rawConn struct {
 	h2     atomic.Pointer[conn] // what speaks on it, if that is HTTP/2
 }
 
+// NetConn is the connection below, whose descriptor can be read without blocking.
+func (c *rawConn) NetConn() net.Conn { return c.Conn }
+
 func (c *rawConn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() { c.closed(c) })
@@ -65,7 +70,7 @@ func (g *generation) dialTLS(ctx context.Context, protocols ...string) (*tls.Con
 		return nil, errRetired
 	}
 	signer := &countingSigner{count: &t.signatures}
-	tc := tls.Client(raw, g.tlsConfig(signer, protocols))
+	tc := tls.Client(h2.NewWire(raw), g.tlsConfig(signer, protocols))
 	err = tc.HandshakeContext(ctx)
 	if signer.used {
 		t.budget.take(time.Now())
@@ -105,6 +110,8 @@ func (g *generation) tlsConfig(signer *countingSigner, protocols []string) *tls.
 		NextProtos:         protocols,
 		ClientSessionCache: g.sessions,
 		MinVersion:         tls.VersionTLS12,
+		// Many answers share the connection: none of them is at its beginning.
+		DynamicRecordSizingDisabled: true,
 	}
 	if g.id.Certificate != nil {
 		// Presented whatever issuers the server names: going on without it

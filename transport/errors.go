@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/http2"
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 // What went wrong, for errors.Is. Each error of this package wraps one of them
@@ -227,67 +227,18 @@ func refusesCertificate(err error) bool {
 	return false
 }
 
-// Texts of errors that golang.org/x/net/http2 does not export. The tests bring
-// each about with a server that speaks raw frames.
-const (
-	textUnusable       = "http2: client conn not usable"
-	textNotEstablished = "http2: client conn could not be established"
-	textGotGoAway      = "http2: Transport received Server's graceful shutdown GOAWAY"
-	textFirstGoAway    = "http2: Transport received GOAWAY from server ErrCode:"
-	textBodyClosed     = "http2: response body closed"
-	textRequestPrefix  = "http2: invalid "
-)
-
-// streamError classifies the failure of a request that had a connection.
-func streamError(server string, err error) error {
-	var u *UpstreamError
-	if errors.As(err, &u) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	text := err.Error()
-	e := &UpstreamError{Server: server, Err: err}
-	var s http2.StreamError
-	switch {
-	case errors.As(err, &s) && s.Code == http2.ErrCodeRefusedStream:
-		e.Kind, e.Hint, e.unsent = ErrNotProcessed, "send the request again", true
-	case text == textUnusable, text == textNotEstablished, text == textGotGoAway,
-		strings.HasPrefix(text, textFirstGoAway):
-		// A GOAWAY aborts streams with these only above its last stream
-		// identifier: not processed (RFC 9113 section 6.8).
-		e.Kind, e.Hint, e.unsent = ErrNotProcessed, "send the request again", true
-	case errors.As(err, &s):
-		e.Kind, e.Hint = ErrStreamReset, "the request may have been processed; look before repeating it"
-	case refusesCertificate(err):
-		e.Kind, e.Hint = ErrCertificateRefused, "check that the cluster trusts its issuer and that it is neither expired nor revoked"
-	case isConnError(err):
-		e.Kind, e.Hint = ErrConnectionLost, "the request may have been processed; look before repeating it"
-	default:
-		// The request itself, or its body: nothing to say about the server.
-		return err
-	}
-	return e
-}
-
-// bodyError classifies the failure of an answer that had begun: the request was
-// handled, whatever the server says afterwards.
-func bodyError(server string, err error) error {
-	err = streamError(server, err)
-	var u *UpstreamError
-	if errors.As(err, &u) && u.unsent {
-		return &UpstreamError{Kind: ErrStreamReset, Server: server, Err: u.Err,
-			Hint: "the request may have been processed; look before repeating it"}
-	}
-	return err
-}
-
+// isConnError reports the end of a connection, as package h2, net/http, TLS and the system
+// tell it.
 func isConnError(err error) bool {
-	var op *net.OpError
-	var conn http2.ConnectionError
+	var (
+		op     *net.OpError
+		system *os.SyscallError
+		conn   *h2.ConnError
+	)
 	text := err.Error()
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-		errors.As(err, &op) || errors.As(err, &conn) ||
-		strings.HasPrefix(text, "http2: client conn") || strings.HasPrefix(text, "http2: server sent GOAWAY") ||
-		strings.HasPrefix(text, "http2: closing connection") ||
+		errors.Is(err, h2.ErrNoAnswer) || errors.Is(err, h2.ErrClosed) || errors.Is(err, h2.ErrIdle) ||
+		errors.As(err, &op) || errors.As(err, &system) || errors.As(err, &conn) ||
 		strings.HasPrefix(text, "net/http: HTTP/1.x transport connection broken") ||
 		strings.HasPrefix(text, "http: server closed")
 }

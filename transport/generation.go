@@ -28,6 +28,8 @@ const (
 	// kube-apiserver says GOAWAY after 90 seconds.)
 	rewarmAge = 10 * time.Second
 	rewarmUse = 5 * time.Minute
+	// usedStep is how exact the time of the last request is known.
+	usedStep = time.Second
 )
 
 var (
@@ -95,9 +97,12 @@ func newGeneration(t *Transport, number uint64, id Identity) (*generation, error
 	return g, nil
 }
 
+// past reports whether the certificate has ended.
+func (g *generation) past(now time.Time) bool { return !g.notAfter.IsZero() && !now.Before(g.notAfter) }
+
 // expired returns an error when the certificate has ended by the wall clock.
 func (g *generation) expired(now time.Time) error {
-	if g.notAfter.IsZero() || now.Before(g.notAfter) {
+	if !g.past(now) {
 		return nil
 	}
 	return &UpstreamError{Kind: ErrCertificateExpired, Server: g.t.o.Address, unsent: true,
@@ -110,7 +115,7 @@ func (g *generation) conn(ctx context.Context) (*conn, error) {
 	for {
 		conns := g.conns.Load()
 		for _, c := range *conns {
-			if !c.dead.Load() && c.reserve() {
+			if c.reserve() {
 				return c, nil
 			}
 		}
@@ -120,9 +125,7 @@ func (g *generation) conn(ctx context.Context) (*conn, error) {
 	}
 }
 
-// more returns when there may be a connection that was not in conns. What is
-// known of connections is asked outside of mu only: http2 has locks of its own,
-// and closes connections, which takes mu, as it pleases.
+// more returns when there may be a connection that was not in conns.
 func (g *generation) more(ctx context.Context, conns *[]*conn) error {
 	g.mu.Lock()
 	if g.conns.Load() != conns {
@@ -164,7 +167,7 @@ func (g *generation) dialLocked() (*dialCall, error) {
 		return nil, err
 	}
 	call := &dialCall{done: make(chan struct{})}
-	extra := len(*g.conns.Load()) > 0
+	extra := slices.ContainsFunc(*g.conns.Load(), (*conn).full)
 	if !g.t.spawn(func() { g.dial(call, extra) }) {
 		return nil, errRetired
 	}
@@ -282,9 +285,6 @@ func (g *generation) forget(c *rawConn) {
 	delete(g.raws, c)
 	g.emptyLocked()
 	g.mu.Unlock()
-	if h2 := c.h2.Load(); h2 != nil {
-		h2.retired() // http2 itself says so some seconds later only
-	}
 }
 
 func (g *generation) emptyLocked() {
@@ -309,8 +309,7 @@ func (g *generation) retire() {
 	}
 	g.http1.CloseIdleConnections()
 	for _, c := range conns {
-		c.dead.Store(true)
-		g.t.spawn(c.drain)
+		c.drain()
 	}
 	g.t.spawn(g.await)
 }
@@ -363,11 +362,12 @@ func (g *generation) cut() {
 	for _, c := range conns {
 		c.dead.Store(true)
 	}
-	for _, c := range raws {
-		_ = c.Close()
-	}
-	for _, c := range conns {
-		c.close()
+	for _, raw := range raws {
+		if c := raw.h2.Load(); c != nil {
+			c.close()
+		} else {
+			_ = raw.Close()
+		}
 	}
 	g.http1.CloseIdleConnections()
 	g.upgrade.CloseIdleConnections()

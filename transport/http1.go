@@ -153,7 +153,7 @@ func (u upgrader) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := u.t
 	for {
 		g := t.current.Load()
-		if err := t.ready(g); err != nil {
+		if err := t.ready(g, t.now()); err != nil {
 			closeBody(r)
 			return nil, err
 		}

@@ -1,5 +1,7 @@
 package transport
 
+import "slices"
+
 // Stats are counts since New, and what is open now.
 type Stats struct {
 	Generation        uint64 // of the identity, from 1
@@ -13,7 +15,7 @@ type Stats struct {
 	Retries           uint64 // requests repeated because the server did not handle them
 
 	Connections int   // of the current generation, HTTP/2, taking requests
-	OpenStreams int64 // answers whose body has not ended, all generations
+	OpenStreams int64 // requests that the server has not answered to the end, all generations
 	Upgrades    int64 // open upgraded connections
 	Draining    int   // old generations that still have streams
 }
@@ -34,19 +36,27 @@ func (t *Transport) Stats() Stats {
 	}
 	t.mu.Lock()
 	s.Generation, s.Draining = t.rotated, len(t.draining)
+	gens := slices.Clone(t.draining)
 	t.mu.Unlock()
 	if g := t.current.Load(); g != nil {
 		s.Connections = len(*g.conns.Load())
+		gens = append(gens, g)
+	}
+	for _, g := range gens {
+		s.OpenStreams += g.open()
 	}
 	return s
 }
 
-// countError is told by http2 what happens on the connection.
-func (c *conn) countError(what string) {
-	// A PING that was under way when we closed the connection ourselves fails, too.
-	t := c.g.t
-	if what == "conn_close_lost_ping" && t.ctx.Err() == nil && !c.ours.Load() {
-		t.deadPeers.Add(1)
-		t.log.Warn("server does not answer, connection given up", "server", t.o.Address)
+// open is how many streams g has.
+func (g *generation) open() (n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for raw := range g.raws {
+		if c := raw.h2.Load(); c != nil {
+			streams, _ := c.h2.Streams()
+			n += int64(streams)
+		}
 	}
+	return n
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 // Options are what New needs. Address alone is required.
@@ -56,6 +58,7 @@ type Transport struct {
 	now       func() time.Time // the wall clock
 	rewarmAge time.Duration
 	budget    budget
+	memory    *h2.Memory // of all connections
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -95,7 +98,7 @@ func New(o Options) (*Transport, error) {
 	if o.DialContext == nil {
 		o.DialContext = newDialer(&o).DialContext
 	}
-	t := &Transport{o: o, log: o.Logger, now: time.Now, rewarmAge: rewarmAge}
+	t := &Transport{o: o, log: o.Logger, now: time.Now, rewarmAge: rewarmAge, memory: h2.NewMemory(0)}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
@@ -120,12 +123,12 @@ const maxAttempts = 6
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	out, body := prepare(r)
 	for attempt := 0; ; attempt++ {
-		g := t.current.Load()
-		if err := t.ready(g); err != nil {
+		g, now := t.current.Load(), t.now()
+		if err := t.ready(g, now); err != nil {
 			closeBody(r)
 			return nil, err
 		}
-		g.used.Store(t.now().UnixNano())
+		g.touch(now)
 		res, again, err := g.roundTrip(out)
 		if err == nil {
 			if body != nil {
@@ -165,9 +168,6 @@ func (g *generation) roundTrip(r *http.Request) (res *http.Response, again bool,
 	res, err = c.roundTrip(r)
 	if err == nil {
 		return res, false, nil
-	}
-	if err.Error() == textNotEstablished {
-		c.retired() // http2 would offer it for some seconds more
 	}
 	err = streamError(g.t.o.Address, err)
 	return nil, Unsent(err), err
@@ -209,11 +209,11 @@ func closeBody(r *http.Request) {
 }
 
 // ready refuses requests that need not try.
-func (t *Transport) ready(g *generation) error {
+func (t *Transport) ready(g *generation, now time.Time) error {
 	if g == nil {
 		return t.endedError()
 	}
-	return g.expired(t.now())
+	return g.expired(now)
 }
 
 func (t *Transport) endedError() error {
@@ -240,8 +240,12 @@ func (t *Transport) opened(res *http.Response, r *http.Request) {
 		res.StatusCode == http.StatusSwitchingProtocols {
 		return
 	}
-	t.streams.Add(1)
-	res.Body = &responseBody{ReadCloser: res.Body, server: t.o.Address, ended: func() { t.streams.Add(-1) }}
+	b := &responseBody{ReadCloser: res.Body, server: t.o.Address}
+	if res.ProtoMajor == 1 { // of the others each connection knows its streams
+		t.streams.Add(1)
+		b.ended = func() { t.streams.Add(-1) }
+	}
+	res.Body = b
 }
 
 // Prewarm makes the connection that requests will share, unless it is there. It
@@ -250,7 +254,7 @@ func (t *Transport) opened(res *http.Response, r *http.Request) {
 func (t *Transport) Prewarm(ctx context.Context) error {
 	for {
 		g := t.current.Load()
-		if err := t.ready(g); err != nil {
+		if err := t.ready(g, t.now()); err != nil {
 			return err
 		}
 		err := g.warm(ctx)
@@ -330,8 +334,8 @@ func (t *Transport) CloseIdleConnections() {
 	}
 	g.http1.CloseIdleConnections()
 	for _, c := range *g.conns.Load() {
-		if s := c.cc.State(); s.StreamsActive+s.StreamsReserved+s.StreamsPending == 0 && g.drop(c) {
-			t.spawn(c.drain) // gracefully: a request may have come between
+		if open, _ := c.h2.Streams(); open == 0 && g.drop(c) {
+			c.drain() // gracefully: a request may have come between
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/execproxy/execproxy/proxy"
 	"github.com/execproxy/execproxy/proxy/socket"
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 // A listener is one server of the API, or of the control socket.
@@ -54,7 +55,7 @@ func (d *Daemon) listenUnix(ctx context.Context, path string) error {
 }
 
 func (d *Daemon) serveUnix(path string, ln net.Listener) *listener {
-	srv := proxy.NewServer(d.handler((*front).onUnix), d.log)
+	srv := proxy.NewServer(d.handler((*front).onUnix), d.serverOptions((*front).ofUnix))
 	srv.TLSConfig = d.session.unixConfig(d.names)
 	l := &listener{url: "unix://" + path, addr: path, server: srv}
 	d.add(l)
@@ -78,6 +79,10 @@ func (d *Daemon) handler(side func(*front) http.Handler) http.Handler {
 		defer f.leave()
 		side(f).ServeHTTP(w, r)
 	})
+}
+
+func (d *Daemon) serverOptions(side func(*front) *proxy.Streams) proxy.ServerOptions {
+	return proxy.ServerOptions{Plane: d.plane(side), Flood: d.floods.count, Logger: d.log}
 }
 
 // plane has the front of the moment pass on what comes over HTTP/2.
@@ -177,7 +182,7 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 // serveLoopback needs mu.
 func (d *Daemon) serveLoopback(ln net.Listener, cfg *tls.Config) *listener {
 	addr := ln.Addr().String()
-	srv := proxy.NewServer(d.handler((*front).onLoopback), d.log)
+	srv := proxy.NewServer(d.handler((*front).onLoopback), d.serverOptions((*front).ofLoopback))
 	srv.TLSConfig = cfg
 	l := &listener{url: "https://" + addr, addr: addr, server: srv}
 	d.listeners = append(d.listeners, l)
