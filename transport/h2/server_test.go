@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -527,6 +528,41 @@ func TestSlowReaderHoldsHandler(t *testing.T) {
 		if total != 1<<20 {
 			t.Errorf("%d bytes", total)
 		}
+	})
+}
+
+// A client whose socket takes nothing holds little, and nothing once the server closes.
+func TestStalledSocket(t *testing.T) {
+	ours(t, func(t *testing.T, kind string) {
+		var wrote atomic.Int64
+		failed := make(chan error, 1)
+		ts, o := handle(t, kind, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for {
+				n, err := w.Write(make([]byte, 32<<10))
+				wrote.Add(int64(n))
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		}))
+		c := frameClient(t, ts.Listener.Addr().String(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+		c.must(c.WriteWindowUpdate(0, 1<<30))
+		c.ask(true)
+		last := int64(-1)
+		for n := int64(0); n != last || n == 0; n = wrote.Load() { // until nothing moves any more
+			last = n
+			time.Sleep(100 * time.Millisecond)
+		}
+		c.ask(true) // is read, though nothing can be written
+		if last > 16<<20 {
+			t.Errorf("%d MiB were taken", last>>20)
+		}
+		_ = ts.Config.Close()
+		if err := <-failed; err == nil {
+			t.Error("a write went well")
+		}
+		o.Wait()
 	})
 }
 
