@@ -143,7 +143,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.fr.SetMaxReadFrameSize(o.MaxFrame)
 	c.fr.SetReuseFrames()
 	c.dec = hpack.NewDecoder(4096, c.block.emit)
-	c.dec.SetMaxStringLength(int(o.MaxHeader))
+	c.dec.SetMaxStringLength(2 * int(o.MaxHeader)) // one that is too long is a 431, and no end of the connection
 	c.block.limit = o.MaxHeader
 	c.control = bucket{size: 1000, every: time.Second / 200}
 	c.resets = bucket{size: 300, every: time.Second / 50}
