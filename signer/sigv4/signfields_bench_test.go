@@ -10,6 +10,13 @@ import (
 	"github.com/execproxy/execproxy/signer"
 )
 
+// programFields are those of a program that is built with client-go.
+var programFields = []signer.Field{
+	{Name: "accept", Value: "application/json"},
+	{Name: "user-agent", Value: "controller/v1.2.3 (linux/amd64) kubernetes/0123456"},
+	{Name: "accept-encoding", Value: "gzip"},
+}
+
 // getRequest is a kubectl get's.
 func getRequest() *signer.Request {
 	return &signer.Request{
@@ -50,6 +57,8 @@ func BenchmarkSignFields(b *testing.B) {
 		sent  []signer.Field
 		token string
 	}{
+		{"client-go/no token", getRequest(), programFields, ""},
+		{"client-go/900 byte token", getRequest(), programFields, long},
 		{"get/no token", getRequest(), getFields, ""},
 		{"get/900 byte token", getRequest(), getFields, long},
 		{"exec/no token", exec, flat(exec.Header), ""},
@@ -61,14 +70,23 @@ func BenchmarkSignFields(b *testing.B) {
 
 // BenchmarkSDK is what the SDK's signer needs for the same, given a request of its own.
 func BenchmarkSDK(b *testing.B) {
-	for name, token := range map[string]string{"get/no token": "", "get/900 byte token": strings.Repeat("t", 900)} {
-		b.Run(name, func(b *testing.B) {
-			creds := aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, SessionToken: token}
-			r := getRequest()
+	long := strings.Repeat("t", 900)
+	for _, bench := range []struct {
+		name  string
+		sent  []signer.Field
+		token string
+	}{
+		{"client-go/no token", programFields, ""},
+		{"client-go/900 byte token", programFields, long},
+		{"get/no token", getFields, ""},
+		{"get/900 byte token", getFields, long},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			creds := aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, SessionToken: bench.token}
+			r, sdk := getRequest(), newSDK(sdkOptions{})
 			b.ReportAllocs()
-			sdk := newSDK(sdkOptions{})
 			for b.Loop() {
-				req := sdkRequest(r, getFields)
+				req := sdkRequest(r, bench.sent)
 				if err := sdk.SignHTTP(b.Context(), creds, req, r.ContentSHA256, "eks", "eu-central-1", testTime); err != nil {
 					b.Fatal(err)
 				}
