@@ -68,6 +68,23 @@ func BenchmarkSignFields(b *testing.B) {
 	}
 }
 
+// BenchmarkSignFieldsParallel: goroutines share nothing that they would wait for.
+func BenchmarkSignFieldsParallel(b *testing.B) {
+	s := ready(b, newSigner(b, func(o *Options) { o.Clock = nil }))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var out signer.Fields
+		r := getRequest()
+		for pb.Next() {
+			out.Reset()
+			if ok, err := s.SignFields(r, programFields, &out); !ok || err != nil {
+				b.Error(ok, err)
+				return
+			}
+		}
+	})
+}
+
 // BenchmarkSDK is what the SDK's signer needs for the same, given a request of its own.
 func BenchmarkSDK(b *testing.B) {
 	long := strings.Repeat("t", 900)

@@ -380,6 +380,13 @@ func TestRotation(t *testing.T) {
 		t.Errorf("%d sets of credentials, %d of 1200 signed at once", source.calls.Load(), fast.Load())
 	}
 	// What is kept is what was used last.
+	var out signer.Fields
+	if _, err := s.SignRequest(t.Context(), getRequest()); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := s.SignFields(getRequest(), nil, &out); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
 	if k, m := s.key.Load(), s.moment.Load(); k.day != "20261231" || m.day != k.day {
 		t.Errorf("kept: %v, and the day %s", k, m.day)
 	}
