@@ -16,6 +16,7 @@ import (
 // form is a request on its way to a signature: the memory for it, which is used again.
 type form struct {
 	fields []signer.Field // to be signed, sorted by name
+	simple bool           // the path is signed as it is
 	pairs  []pair         // of the query
 	mem    []byte         // what fields and pairs had to write anew
 	text   []byte         // the canonical request
@@ -56,8 +57,10 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 	if !validAuthority(r.Authority) {
 		return &signer.RequestError{Field: "authority", Problem: "want a host, with a port if it is sent with one"}
 	}
-	if err := requirePath(r.Path, s.o.Path); err != nil {
-		return err
+	if f.simple = simplePath(r.Path); !f.simple {
+		if err := requirePath(r.Path, s.o.Path); err != nil {
+			return err
+		}
 	}
 	if err := requireQuery(r.RawQuery); err != nil {
 		return err
@@ -146,7 +149,12 @@ func (f *form) finish(s *Signer, r *signer.Request, sent []signer.Field, k *dayK
 	}
 
 	b := append(append(f.text[:0], r.Method...), '\n')
-	b = append(appendPath(b, r.Path, s.o.Path, s.o.SingleEncode), '\n')
+	if f.simple {
+		b = append(b, r.Path...)
+	} else {
+		b = appendPath(b, r.Path, s.o.Path, s.o.SingleEncode)
+	}
+	b = append(b, '\n')
 	f.pairs, f.mem = splitQuery(f.pairs[:0], f.mem, r.RawQuery)
 	b = append(appendQuery(b, f.pairs), '\n')
 	b = append(appendHeader(b, f.fields), '\n')
