@@ -69,6 +69,7 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 		return &signer.RequestError{Field: "body", Problem: "has no SHA-256 in lower-case hex to sign"}
 	}
 	f.fields, f.mem = f.fields[:0], f.mem[:0]
+	length := false // there is a Content-Length
 	for i := range sent {
 		name, value := sent[i].Name, sent[i].Value
 		if replaced(name) || neverSigned(name) {
@@ -82,6 +83,10 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 			return &signer.RequestError{Field: fieldName(name), Problem: problem}
 		}
 		if name == "content-length" {
+			if length {
+				return &signer.RequestError{Field: fieldName(name), Problem: tooMany}
+			}
+			length = true
 			n, err := strconv.ParseUint(value, 10, 63)
 			if err != nil {
 				return &signer.RequestError{Field: fieldName(name), Problem: "is not a number"}
@@ -194,15 +199,15 @@ func (f *form) finish(s *Signer, r *signer.Request, sent []signer.Field, k *dayK
 }
 
 // addHash adds the body's hash: as what it always is, or as what it is this time.
-func addHash(out *signer.Fields, hash string) {
-	switch hash {
+func addHash(out *signer.Fields, sum string) {
+	switch sum {
 	case signer.EmptySHA256:
 		out.Add(lowSHA256, signer.EmptySHA256)
 	case signer.UnsignedPayload:
 		out.Add(lowSHA256, signer.UnsignedPayload)
 	default:
 		var b [2 * sha256.Size]byte
-		out.AddBytes(lowSHA256, append(b[:0], hash...))
+		out.AddBytes(lowSHA256, append(b[:0], sum...))
 	}
 }
 

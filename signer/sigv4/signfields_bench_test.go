@@ -10,29 +10,6 @@ import (
 	"github.com/execproxy/execproxy/signer"
 )
 
-// programFields are those of a program that is built with client-go.
-var programFields = []signer.Field{
-	{Name: "accept", Value: "application/json"},
-	{Name: "user-agent", Value: "controller/v1.2.3 (linux/amd64) kubernetes/0123456"},
-	{Name: "accept-encoding", Value: "gzip"},
-}
-
-// getRequest is a kubectl get's.
-func getRequest() *signer.Request {
-	return &signer.Request{
-		Method: "GET", Scheme: "https", Authority: "prod.example:6443",
-		Path: "/api/v1/namespaces/default/pods", RawQuery: "limit=500", ContentSHA256: signer.EmptySHA256,
-	}
-}
-
-var getFields = []signer.Field{
-	{Name: "accept", Value: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"},
-	{Name: "user-agent", Value: "kubectl/v1.36.3 (linux/amd64) kubernetes/0123456"},
-	{Name: "kubectl-command", Value: "kubectl get"},
-	{Name: "kubectl-session", Value: "fb4b1c9e-6a2f-4f0c-8a3e-6d1f0a7d7c11"},
-	{Name: "accept-encoding", Value: "gzip"},
-}
-
 func benchmarkFields(b *testing.B, r *signer.Request, sent []signer.Field, token string) {
 	s := ready(b, newSigner(b, func(o *Options) {
 		o.Clock = nil
