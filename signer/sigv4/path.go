@@ -164,7 +164,7 @@ func canonicalPath(path string, mode PathMode, singleEncode bool) (string, error
 	if err := requirePath(path, mode); err != nil {
 		return "", err
 	}
-	return string(appendPath(nil, path, mode, singleEncode)), nil
+	return text(appendPath(make([]byte, 0, len(path)+16), path, mode, singleEncode)), nil
 }
 
 func requirePath(path string, mode PathMode) error {
