@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -47,6 +48,7 @@ type frameConn struct {
 	number int            // from 1
 	gone   chan struct{}  // closed when the peer has ended it
 	goAway *http2.ErrCode // what the peer said, guarded by s.mu
+	acks   atomic.Int64   // of SETTINGS, by the peer
 }
 
 // frameRequest is a header block of a request, as it came.
@@ -140,7 +142,9 @@ func (c *frameConn) take(f http2.Frame) error {
 	script := c.s.script
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
-		if !f.IsAck() && !script.noAck {
+		if f.IsAck() {
+			c.acks.Add(1)
+		} else if !script.noAck {
 			return c.WriteSettingsAck()
 		}
 	case *http2.PingFrame:
