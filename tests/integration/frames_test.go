@@ -113,8 +113,14 @@ type frameClient struct {
 // before read is called.
 func (s *onSocket) frames(t *testing.T, settings ...http2.Setting) *frameClient {
 	t.Helper()
+	return s.framesOn(t, s.connect(t, "h2"), settings...)
+}
+
+// framesOn does the same on a connection that is there.
+func (s *onSocket) framesOn(t *testing.T, conn *tls.Conn, settings ...http2.Setting) *frameClient {
+	t.Helper()
 	c := &frameClient{
-		frames: newFrames(s.connect(t, "h2")), t: t, authority: s.url[len("https://"):], next: 1, credit: true, keep: true,
+		frames: newFrames(conn), t: t, authority: s.url[len("https://"):], next: 1, credit: true, keep: true,
 		answers: map[uint32]*frameAnswer{}, changed: make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{}),
 	}
 	must(t, c.do(func() error {

@@ -4,6 +4,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -43,6 +44,11 @@ func newTally(t *testing.T, most uint32) (*tally, *frameServer) {
 			q.answer(false)
 			_ = q.c.WriteData(q.id, false, []byte(firstEvent))
 		},
+		reset: func(c *frameConn, id uint32, _ http2.ErrCode) {
+			y.mu.Lock()
+			defer y.mu.Unlock()
+			y.open[c] = slices.DeleteFunc(y.open[c], func(q frameRequest) bool { return q.id == id })
+		},
 	})
 }
 
@@ -56,6 +62,40 @@ func (y *tally) end() {
 		}
 		delete(y.open, c)
 	}
+}
+
+// tell sends an event to all watches.
+func (y *tally) tell() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	var wg sync.WaitGroup
+	for c, open := range y.open {
+		wg.Go(func() {
+			_ = c.do(func() error {
+				for _, q := range open {
+					if err := c.WriteData(q.id, false, []byte(firstEvent)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+}
+
+// left is how many watches are open on connections that are there.
+func (y *tally) left() (n int) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for c, open := range y.open {
+		select {
+		case <-c.gone:
+		default:
+			n += len(open)
+		}
+	}
+	return n
 }
 
 // watches opens n of them and waits until the first event of each is there.
