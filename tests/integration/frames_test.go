@@ -102,7 +102,8 @@ type frameClient struct {
 	changed chan struct{} // closed and replaced at each change
 	answers map[uint32]*frameAnswer
 	goAway  *http2.ErrCode
-	acks    int // of PINGs
+	acks    int    // of PINGs
+	limit   uint32 // of streams, as the peer says
 	end     error
 	settled chan struct{} // closed when the peer's SETTINGS are acknowledged
 	once    sync.Once
@@ -178,6 +179,9 @@ func (c *frameClient) take(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
 		if !f.IsAck() {
+			if v, ok := f.Value(http2.SettingMaxConcurrentStreams); ok {
+				c.limit = v
+			}
 			go func() {
 				_ = c.do(c.WriteSettingsAck)
 				c.once.Do(func() { close(c.settled) })

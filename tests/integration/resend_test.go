@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -332,7 +333,7 @@ func TestNeverTwice(t *testing.T) {
 				for err == nil {
 					n, err = resp.Body.Read(make([]byte, 512))
 				}
-				whole := err.Error() == "EOF"
+				whole := err == io.EOF
 				_ = resp.Body.Close()
 				if resp.StatusCode < 500 && (whole || n > 0) {
 					t.Errorf("%s, %s: looks like an answer: %s", e.name, path, resp.Status)

@@ -160,13 +160,13 @@ func TestReaderStops(t *testing.T) {
 		if now := r.sent.Load(); now != held {
 			t.Errorf("meanwhile the server has sent %d bytes more", now-held)
 		}
-		s.grew(t, before, 32<<20)
+		s.grew(t, before, 16<<20)
 		begin := time.Now()
 		if _, err := io.CopyN(&got, resp.Body, secondPart); err != nil {
 			t.Errorf("when the reader goes on: %d bytes, %v", got.n, err)
 		}
 		t.Logf("another %s after %v", mib(secondPart), time.Since(begin))
-		s.grew(t, before, 32<<20)
+		s.grew(t, before, 16<<20)
 		_ = resp.Body.Close()
 		eventually(t, 5*time.Second, func() error {
 			if r.gone.Load() == 0 {
@@ -216,7 +216,7 @@ func TestServerStops(t *testing.T) {
 		if now := taken.Load(); now != held {
 			t.Errorf("meanwhile the client has sent %d bytes more", now-held)
 		}
-		s.grew(t, before, 32<<20)
+		s.grew(t, before, 16<<20)
 		close(r.more)
 		select {
 		case err := <-done:
@@ -230,6 +230,6 @@ func TestServerStops(t *testing.T) {
 		if p := r.wrong.Load(); p != nil {
 			t.Errorf("what arrived: %v", *p)
 		}
-		s.grew(t, before, 32<<20)
+		s.grew(t, before, 16<<20)
 	})
 }
