@@ -169,7 +169,7 @@ func (s *onSocket) bystander(t *testing.T) (end func()) {
 	wg.Go(func() {
 		for {
 			begin := time.Now()
-			if err := fetch(t.Context(), client, s.url+"/bystander"); err != nil {
+			if err := fetch(t.Context(), client, s.url+"/bystander"); err != nil && t.Context().Err() == nil {
 				t.Errorf("somebody else: %v", err)
 			}
 			times = append(times, time.Since(begin))
@@ -180,9 +180,13 @@ func (s *onSocket) bystander(t *testing.T) (end func()) {
 			}
 		}
 	})
-	return func() {
+	hush := sync.OnceFunc(func() {
 		close(done)
 		wg.Wait()
+	})
+	t.Cleanup(hush)
+	return func() {
+		hush()
 		slices.Sort(times)
 		half, most := times[len(times)/2], times[len(times)-1]
 		t.Logf("somebody else was served %d times, within %v mostly and %v at most", len(times), half, most)

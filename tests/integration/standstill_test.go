@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // stamps is a stream in which every eight bytes say where they are. What is
@@ -232,4 +234,55 @@ func TestServerStops(t *testing.T) {
 		}
 		s.grew(t, before, 16<<20)
 	})
+}
+
+// TestManyReadersStop: a hundred logs whose readers have stopped, by ten clients.
+// However the proxy shares its connections to the server, nobody else waits for
+// them, and they cost bounded memory.
+func TestManyReadersStop(t *testing.T) {
+	t.Parallel()
+	const clients, logs = 10, 10
+	r := &reservoir{}
+	s := newHome(t).janeOn(startTLS(t, "127.0.0.1", r).URL)
+	client := s.client(t)
+	get(t, client, s.url+"/version")
+	before := s.quiet(t)
+	var all []*frameClient
+	for range clients {
+		c := s.frames(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+		c.credit, c.keep = false, false
+		all = append(all, c.read())
+		for range logs {
+			_, err := c.send("GET", "/log", true)
+			must(t, err)
+		}
+	}
+	held := still(t, r.sent.Load)
+	t.Logf("the server is held up at %s for %d logs", mib(held), clients*logs)
+	for range 20 {
+		get(t, client, s.url+"/version")
+		resp, err := client.Get(s.url + "/log")
+		must(t, err)
+		var got checked
+		if _, err := io.CopyN(&got, resp.Body, 4<<20); err != nil {
+			t.Errorf("somebody else's log: %d bytes, %v", got.n, err)
+		}
+		_ = resp.Body.Close()
+	}
+	s.grew(t, before, 64<<20)
+	for i, c := range all {
+		_ = c.conn.NetConn().Close()
+		<-c.done
+		if i%2 == 0 {
+			get(t, client, s.url+"/version")
+		}
+	}
+	eventually(t, 10*time.Second, func() error {
+		if n := r.gone.Load(); n < clients*logs {
+			return fmt.Errorf("the readers are gone, and the server has noticed %d of %d", n, clients*logs)
+		}
+		return nil
+	})
+	now, _ := s.rss(t)
+	t.Logf("memory is %s when they are gone", mib(now))
 }
