@@ -4,10 +4,12 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,6 +93,9 @@ func (r *reservoir) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			r.wrong.Store(&err)
 		}
 		_, _ = fmt.Fprint(w, got.n)
+	case "/ignore":
+		defer r.gone.Add(1)
+		<-req.Context().Done()
 	default:
 		_, _ = io.WriteString(w, "{}\n")
 	}
@@ -285,4 +290,56 @@ func TestManyReadersStop(t *testing.T) {
 	})
 	now, _ := s.rss(t)
 	t.Logf("memory is %s when they are gone", mib(now))
+}
+
+// TestManyUploadsStop: a hundred uploads by ten clients to a server that reads
+// none of them. They cost bounded memory, others are served, and the server hears
+// when they are given up.
+func TestManyUploadsStop(t *testing.T) {
+	t.Parallel()
+	const clients, uploads = 10, 10
+	r := &reservoir{}
+	s := newHome(t).janeOn(startTLS(t, "127.0.0.1", r).URL)
+	client := s.client(t)
+	get(t, client, s.url+"/version")
+	before := s.quiet(t)
+	ctx, giveUp := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer giveUp()
+	var taken [clients * uploads]atomic.Int64
+	for i := range clients {
+		own := s.client(t)
+		own.Timeout = 0
+		for j := range uploads {
+			wg.Go(func() {
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/ignore", &source{taken: &taken[i*uploads+j]})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if resp, err := own.Do(req); err == nil {
+					_ = resp.Body.Close()
+					t.Errorf("an upload that nobody read is answered %s", resp.Status)
+				}
+			})
+		}
+	}
+	held := still(t, func() (n int64) {
+		for i := range taken {
+			n += taken[i].Load()
+		}
+		return n
+	})
+	t.Logf("the clients are held up at %s for %d uploads", mib(held), clients*uploads)
+	s.others(t, client)
+	s.grew(t, before, 64<<20)
+	giveUp()
+	eventually(t, 10*time.Second, func() error {
+		if n := r.gone.Load(); n < clients*uploads {
+			return fmt.Errorf("the clients are gone, and the server has noticed %d of %d", n, clients*uploads)
+		}
+		return nil
+	})
+	s.others(t, client)
 }
