@@ -172,11 +172,10 @@ func repeat(n int, write func(c *frameClient) error) func(*frameClient) error {
 		// In pieces: what reads has to write, too.
 		for n > 0 {
 			if err := c.do(func() error {
-				for i := 0; i < 1000 && n > 0; i++ {
-					if n--; true {
-						if err := write(c); err != nil {
-							return err
-						}
+				for range min(n, 1000) {
+					n--
+					if err := write(c); err != nil {
+						return err
 					}
 				}
 				return nil
