@@ -29,7 +29,7 @@ func TestUpstreamFaults(t *testing.T) {
 		s := httptest.NewUnstartedServer(http.NotFoundHandler())
 		s.TLS = serverTLS()
 		s.TLS.ClientAuth = tls.RequireAndVerifyClientCert
-		s.Config.ErrorLog = NewServer(nil, nil).ErrorLog
+		s.Config.ErrorLog = NewServer(nil, ServerOptions{}).ErrorLog
 		s.StartTLS()
 		t.Cleanup(s.Close)
 		u, _ := url.Parse(s.URL)
@@ -38,7 +38,7 @@ func TestUpstreamFaults(t *testing.T) {
 	expired := func() *url.URL {
 		s := httptest.NewUnstartedServer(http.NotFoundHandler())
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{testCA().issue("upstream.test", time.Now().Add(-time.Minute))}}
-		s.Config.ErrorLog = NewServer(nil, nil).ErrorLog
+		s.Config.ErrorLog = NewServer(nil, ServerOptions{}).ErrorLog
 		s.StartTLS()
 		t.Cleanup(s.Close)
 		u, _ := url.Parse(s.URL)

@@ -28,6 +28,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/execproxy/execproxy/signer"
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -105,6 +108,28 @@ func outbound(t testing.TB, h2 bool) *http.Transport {
 	return tr
 }
 
+// withoutStreams leaves everything to the handlers, by an environment variable: the
+// same tests have to pass both ways.
+var withoutStreams = os.Getenv("EXECPROXY_TEST_WITHOUT_STREAMS") != ""
+
+// fieldSigner makes a signer of headers one of fields.
+func fieldSigner(sign func(context.Context, *Request) (http.Header, error)) func(*Request, []signer.Field, *signer.Fields) (bool, error) {
+	return func(r *Request, sent []signer.Field, out *signer.Fields) (bool, error) {
+		view := *r
+		view.Header = make(http.Header)
+		for _, f := range sent {
+			view.Header.Add(f.Name, f.Value)
+		}
+		h, err := sign(context.Background(), &view)
+		for name, values := range h {
+			for _, v := range values {
+				out.AddBytes(strings.ToLower(name), []byte(v))
+			}
+		}
+		return true, err
+	}
+}
+
 // front is the proxy behind a real listener.
 type front struct {
 	*Proxy
@@ -133,8 +158,15 @@ func (l *logBuffer) String() string {
 func start(t testing.TB, o Options, loopback bool) *front {
 	t.Helper()
 	f := &front{logs: new(logBuffer)}
+	passes := o.Transport == nil && !withoutStreams
 	if o.Transport == nil {
 		o.Transport = outbound(t, true)
+	}
+	if passes {
+		o.Streams = newTestStreams(t, o.Server)
+	}
+	if o.Sign != nil && o.SignFields == nil {
+		o.SignFields = fieldSigner(o.Sign)
 	}
 	if o.UpgradeTransport == nil {
 		o.UpgradeTransport = outbound(t, false)
@@ -163,10 +195,14 @@ func start(t testing.TB, o Options, loopback bool) *front {
 		t.Fatal(err)
 	}
 	f.network, f.addr = l.Addr().Network(), l.Addr().String()
-	srv := NewServer(h, o.Logger)
+	streams := f.UnixStreams()
+	if loopback {
+		streams = f.LoopbackStreams()
+	}
+	srv := NewServer(h, ServerOptions{Plane: func(*h2.Conn) (*Streams, func()) { return streams, nil }, Logger: o.Logger})
 	srv.TLSConfig = serverTLS("h2", "http/1.1")
 	done := make(chan struct{})
-	go func() { defer close(done); _ = srv.ServeTLS(l, "", "") }()
+	go func() { defer close(done); _ = srv.ServeTLS(Listener(l), "", "") }()
 	t.Cleanup(func() {
 		f.Close()
 		srv.Close()

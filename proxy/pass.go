@@ -24,9 +24,9 @@ type StreamTransport interface {
 	StreamError(err error) error
 }
 
-// Slowly serves a stream by a goroutine and an http.Handler. body is what has come of
-// the request's body.
-type Slowly func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, body []byte)
+// Slowly serves a stream by a goroutine and an http.Handler. The request has come to its
+// end, body is its body; it has been sent in vain as often as tried says.
+type Slowly func(b *h2.Batch, s *h2.Stream, fields []h2.Field, body []byte, tried int)
 
 // Streams passes requests from stream to stream: those that need not wait for
 // anything, on the goroutine that has read them. The rest, and whatever goes wrong
@@ -398,21 +398,21 @@ func (x *passage) refuse(b *h2.Batch, no *refusal) {
 
 // again has the handler send the request once more, if all of it is still there. It
 // needs the lock.
-func (x *passage) again(b *h2.Batch) bool {
+func (x *passage) again(b *h2.Batch, tried int) bool {
 	l := x.request
 	if l == nil || !x.gotAll || !l.kept && l.length > 0 {
 		return false
 	}
 	x.p.count.retries.Add(1)
-	x.handOver(b)
+	x.handOver(b, tried)
 	return true
 }
 
 // handOver gives a request that is complete to the handler. It needs the lock.
-func (x *passage) handOver(b *h2.Batch) {
+func (x *passage) handOver(b *h2.Batch, tried int) {
 	in, body := append([]h2.Field(nil), x.request.in...), x.request.body
 	x.handed = true
-	x.slow(b, x.down, in, true, body)
+	x.slow(b, x.down, in, body, tried)
 	x.giveUp()
 }
 

@@ -23,7 +23,6 @@ import (
 type testStreams struct {
 	t    testing.TB
 	addr string
-	once sync.Once
 	conn *h2.Conn
 	done chan struct{}
 }
@@ -36,31 +35,28 @@ func newTestStreams(t testing.TB, server *url.URL) *testStreams {
 			<-s.done
 		}
 	})
+	s.dial() // not from TryReserve: who calls that must not wait
 	return s
 }
 
 func (s *testStreams) dial() {
 	c, err := net.Dial("tcp", s.addr)
 	if err != nil {
-		s.t.Error(err)
-		return
+		return // the handler tells
 	}
-	tc := tls.Client(h2.NewWire(c), clientTLS("h2"))
-	if err := tc.Handshake(); err != nil {
-		s.t.Error(err)
+	tc := tls.Client(h2.NewWire(c), clientTLS("h2", "http/1.1"))
+	if err := tc.Handshake(); err != nil || tc.ConnectionState().NegotiatedProtocol != "h2" {
+		c.Close()
 		return
 	}
 	s.conn = h2.New(tc, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10})
 	go func() { defer close(s.done); _ = s.conn.Run() }()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := s.conn.Ping(ctx); err != nil {
-		s.t.Error(err)
-	}
+	_ = s.conn.Ping(ctx)
 }
 
 func (s *testStreams) TryReserve() *h2.Conn {
-	s.once.Do(s.dial)
 	if s.conn == nil || !s.conn.Reserve() {
 		return nil
 	}
@@ -86,6 +82,8 @@ func startPassing(t testing.TB, o Options) *front {
 	f.network, f.addr = l.Addr().Network(), l.Addr().String()
 	streams := p.UnixStreams()
 	var all sync.WaitGroup
+	var mu sync.Mutex
+	var conns []*h2.Conn
 	all.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -97,17 +95,26 @@ func startPassing(t testing.TB, o Options) *front {
 				if tc.Handshake() != nil {
 					return
 				}
-				_ = h2.New(tc, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
+				conn := h2.New(tc, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
 					if !streams.Begin(b, s, fields, end, nil, nil) {
 						t.Errorf("not passed: %v", fields)
 					}
-				}}).Run()
+				}})
+				mu.Lock()
+				conns = append(conns, conn)
+				mu.Unlock()
+				_ = conn.Run()
 			})
 		}
 	})
 	t.Cleanup(func() {
 		p.Close()
 		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
 		all.Wait()
 	})
 	return f

@@ -30,7 +30,7 @@ func (c *clientSide) Data(b *h2.Batch, p []byte, end bool) {
 	}
 	if l != nil && l.whole && x.up == nil {
 		if end && !x.send(b) {
-			x.handOver(b)
+			x.handOver(b, 0)
 		}
 		x.mu.Unlock()
 		x.down.Consumed(b, len(p))

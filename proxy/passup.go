@@ -41,7 +41,7 @@ func (s *serverSide) Header(b *h2.Batch, fields []h2.Field, end bool) {
 		return
 	}
 	p, status := x.p, fields[0].Value
-	if x.signed && p.refused != nil && (status == "401" || status == "403") && x.refused(status, fields) && x.again(b) {
+	if x.signed && p.refused != nil && (status == "401" || status == "403") && x.refused(status, fields) && x.again(b, attempts-1) { // once
 		return
 	}
 	if p.log.Enabled(context.Background(), slog.LevelDebug) {
@@ -171,7 +171,7 @@ func (s *serverSide) Closed(b *h2.Batch, err error) {
 		p.count.truncated.Add(1)
 		p.log.Warn("response broke off, the client's stream is aborted", slog.String("server", p.server), slog.String("error", redactUpstream(err)))
 		x.down.Reset(b, http2.ErrCodeInternal)
-	case errors.Is(err, h2.ErrUnprocessed) && x.again(b):
+	case errors.Is(err, h2.ErrUnprocessed) && x.again(b, 1):
 		return
 	default:
 		err := p.streams.StreamError(err)

@@ -118,7 +118,8 @@ const attempts = 3
 
 // send signs and sends, again if it is sure that the server did nothing.
 func (x *exchange) send(rt http.RoundTripper) (*http.Response, error) {
-	for n := 1; ; n++ {
+	tried, _ := x.r.Context().Value(triedKey{}).(int)
+	for n := tried + 1; ; n++ {
 		out, err := x.request()
 		if err != nil {
 			return nil, err

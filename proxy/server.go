@@ -3,12 +3,15 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 const (
@@ -28,21 +31,21 @@ const (
 
 // NewServer gives the server for a listener of ours, with the limits that keep
 // one client from starving the others: the TLS handshake and a request's
-// header have to come within 10 s, a header has at most 1 MiB (431), an HTTP/2
+// header (a frame, of HTTP/2) have to come within 10 s, a header has at most 1 MiB (431), an HTTP/2
 // connection has at most 1000 streams and bounded windows. There is no limit
 // on the time of a request or of a response: watches and logs live for hours.
 //
 // HTTP/2 needs TLS and "h2" in the NextProtos of the listener's tls.Config;
-// ServeTLS sees to it. A half-sent HTTP/2 header block is cut by the idle
-// timeout of 3 minutes.
-func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
+// ServeTLS sees to it. It should serve a [Listener].
+func NewServer(h http.Handler, o ServerOptions) *http.Server {
+	logger := o.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
-	return &http.Server{
+	s := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
@@ -60,7 +63,29 @@ func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
 		},
 		ErrorLog: log.New(&serverLog{logger}, "", 0),
 	}
+	memory := h2.NewMemory(0) // of all connections
+	h2.Configure(s, func(tc *tls.Conn, base context.Context) h2.Options {
+		return h2.Options{
+			Begin:  o.Plane.begin(h, h2.ServeOptions{Context: base, RemoteAddr: tc.RemoteAddr().String()}),
+			Memory: memory, Flood: o.Flood, Logger: logger,
+		}
+	})
+	return s
 }
+
+// ServerOptions configure NewServer.
+type ServerOptions struct {
+	// Plane passes on what comes over HTTP/2. Nil: the handler serves it.
+	Plane Plane
+	// Flood is told when an HTTP/2 connection is ended for what its client does; see h2.Options.
+	Flood  func(kind string)
+	Logger *slog.Logger // nil: nothing is logged
+}
+
+// Listener is to be put around the listener that a server of NewServer serves:
+// its HTTP/2 connections then need no goroutine to write. Wrappers around ln's own
+// connections have NetConn() net.Conn.
+func Listener(ln net.Listener) net.Listener { return h2.Listener{Listener: ln} }
 
 // serverLog passes net/http's own lines on. Clients that hang up during the
 // handshake are everyday.

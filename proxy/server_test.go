@@ -11,10 +11,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 func TestServerLimits(t *testing.T) {
-	s := NewServer(http.NotFoundHandler(), nil)
+	s := NewServer(http.NotFoundHandler(), ServerOptions{})
 	if s.ReadHeaderTimeout <= 0 || s.ReadHeaderTimeout > 10*time.Second {
 		t.Errorf("header within %v", s.ReadHeaderTimeout)
 	}
@@ -37,7 +39,7 @@ func TestStalledClientsAreCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := NewServer(h, nil)
+	srv := NewServer(h, ServerOptions{})
 	srv.ReadHeaderTimeout = 100 * time.Millisecond
 	srv.TLSConfig = serverTLS("h2", "http/1.1")
 	done := make(chan struct{})
@@ -64,6 +66,13 @@ func TestStalledClientsAreCut(t *testing.T) {
 	fmt.Fprint(tc, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
 	cut("slow header", tc)
 	cut("no request", f.dial(t, clientTLS("http/1.1")))
+	cut("no preface", f.dial(t, clientTLS("h2")))
+	hc := newH2Client(t, f)
+	_, _ = hc.Conn.Write([]byte{0, 0, 100, 1})
+	cut("half a frame", hc.Conn)
+	hc = newH2Client(t, f)
+	_ = hc.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}, EndStream: true})
+	cut("half a header of HTTP/2", hc.Conn)
 	if hits.Load() != 0 {
 		t.Error("a request was served")
 	}
@@ -190,9 +199,20 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
+// What net/http itself would reset without a word is answered.
+func TestBadTargetOverHTTP2(t *testing.T) {
+	f := start(t, Options{Server: upstream(t, true, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })}, false)
+	c := newH2Client(t, f)
+	for _, path := range []string{"/%zz", "no/slash", "/a%", "/a%2?b"} {
+		if got := c.get(path); got != "400" {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+}
+
 func TestServerLog(t *testing.T) {
 	var b logBuffer
-	s := NewServer(nil, slog.New(slog.NewTextHandler(&b, nil)))
+	s := NewServer(nil, ServerOptions{Logger: slog.New(slog.NewTextHandler(&b, nil))})
 	s.ErrorLog.Print("http: TLS handshake error from x: EOF")
 	if b.String() != "" {
 		t.Errorf("everyday noise: %s", b.String())

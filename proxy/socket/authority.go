@@ -53,7 +53,7 @@ type Authority struct {
 	opts     AuthorityOptions
 	log      *slog.Logger
 
-	mu     sync.Mutex
+	mu     sync.RWMutex
 	pair   *Pair
 	valid  window               // of pair
 	issued map[string]time.Time // DER of the pairs that are not over, and when they are

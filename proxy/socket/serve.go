@@ -66,9 +66,9 @@ func (a *Authority) Verified(s *tls.ConnectionState) bool {
 		return false
 	}
 	c := s.PeerCertificates[0]
-	a.mu.Lock()
+	a.mu.RLock()
 	_, ours := a.issued[string(c.Raw)]
-	a.mu.Unlock()
+	a.mu.RUnlock()
 	now := a.opts.now()
 	return ours && !now.Before(c.NotBefore) && !now.After(c.NotAfter)
 }

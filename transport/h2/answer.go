@@ -83,7 +83,9 @@ func (w *answer) inform(code int) {
 	}
 	b := batches.Get().(*Batch)
 	w.v.mu.Lock()
-	w.v.expect = false
+	if code == http.StatusContinue {
+		w.v.expect = false
+	}
 	w.v.s.Header(b, fields, false)
 	w.v.mu.Unlock()
 	b.Flush()

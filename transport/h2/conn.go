@@ -52,6 +52,7 @@ type Conn struct {
 	out      queue
 	taken    int // of it, bytes that are being written
 	flushing bool
+	waitsOut bool // a poller goes on with it
 	dirty    bool // some batch will flush
 	fw       *http2.Framer
 	enc      *hpack.Encoder
@@ -94,22 +95,24 @@ type Conn struct {
 
 // reader is what belongs to the goroutine in Run.
 type reader struct {
-	plain    []byte // decrypted; [0:filled] is not taken apart yet
-	filled   int
-	preface  int // bytes of the client's that are still to come
-	settled  bool
-	fr       *http2.Framer
-	src      bytes.Reader
-	dec      *hpack.Decoder
-	block    block
-	data     dataFrame
-	control  bucket
-	resets   bucket
-	batch    Batch
-	readErr  error
-	readable func(fd uintptr) bool
-	whole    uint64 // frames and header blocks that have come to their end
-	begunAt  uint64 // of them, when the one that is coming began
+	plain     []byte // decrypted; [0:filled] is not taken apart yet
+	filled    int
+	preface   int // bytes of the client's that are still to come
+	settled   bool
+	fr        *http2.Framer
+	src       bytes.Reader
+	dec       *hpack.Decoder
+	block     block
+	data      dataFrame
+	control   bucket
+	resets    bucket
+	batch     Batch
+	readErr   error
+	poller    *poller
+	polledOut chan struct{} // closed when the poller has let go of it
+	readable  func(fd uintptr) bool
+	whole     uint64 // frames and header blocks that have come to their end
+	begunAt   uint64 // of them, when the one that is coming began
 }
 
 // New makes a Conn of a TLS connection that has negotiated "h2" (RFC 9113 section
@@ -144,7 +147,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.fr.SetMaxReadFrameSize(o.MaxFrame)
 	c.fr.SetReuseFrames()
 	c.dec = hpack.NewDecoder(4096, c.block.emit)
-	c.dec.SetMaxStringLength(int(o.MaxHeader))
+	c.dec.SetMaxStringLength(2 * int(o.MaxHeader)) // one that is too long is a 431, and no end of the connection
 	c.block.limit = o.MaxHeader
 	c.control = bucket{size: 1000, every: time.Second / 200}
 	c.resets = bucket{size: 300, every: time.Second / 50}
@@ -205,10 +208,14 @@ func (c *Conn) hello() {
 func (c *Conn) poll() error {
 	c.wire.taken.Store(true)
 	// TLS may have read on after the handshake.
-	if err := c.consume(); err != nil {
+	if err := c.consume(&c.batch); err != nil {
 		return err
 	}
 	c.batch.Flush()
+	if c.adopt() {
+		<-c.polledOut
+		return c.readErr
+	}
 	err := c.wire.raw.Read(c.readable)
 	if c.readErr != nil {
 		return c.readErr
@@ -227,7 +234,7 @@ func (c *Conn) read(fd uintptr) bool {
 			return false
 		}
 		if err == nil {
-			err = c.consume()
+			err = c.consume(&c.batch)
 			c.batch.Flush()
 		}
 		if err == nil {
@@ -243,7 +250,7 @@ func (c *Conn) read(fd uintptr) bool {
 // blocking is the reading of a connection that does.
 func (c *Conn) blocking() error {
 	for {
-		if err := c.consume(); err != nil {
+		if err := c.consume(&c.batch); err != nil {
 			return err
 		}
 	}
@@ -254,7 +261,7 @@ const plainSize = 32 << 10
 var plains = sync.Pool{New: func() any { return new([plainSize]byte) }}
 
 // consume decrypts what there is and takes it apart.
-func (c *Conn) consume() error {
+func (c *Conn) consume(b *Batch) error {
 	c.heard.Store(int64(time.Since(c.began)))
 	for {
 		if c.plain == nil {
@@ -263,7 +270,7 @@ func (c *Conn) consume() error {
 		n, err := c.tls.Read(c.plain[c.filled:])
 		c.filled += n
 		if n > 0 {
-			if ferr := c.frames(&c.batch); ferr != nil {
+			if ferr := c.frames(b); ferr != nil {
 				return ferr
 			}
 		}
@@ -271,7 +278,7 @@ func (c *Conn) consume() error {
 		case err == nil:
 			if c.wire == nil {
 				c.rest()
-				c.batch.Flush()
+				b.Flush()
 				return nil
 			}
 		case errors.Is(err, errAgain):

@@ -255,11 +255,13 @@ func (v *serving) over() {
 	for !v.gotAll && v.kept > 0 && v.err == nil {
 		v.writable.Wait() // a reset would throw away what is kept
 	}
-	n := v.giveUp(errWritten)
+	n, all := v.giveUp(errWritten), v.gotAll
 	v.mu.Unlock()
 	b := batches.Get().(*Batch)
 	v.s.drop(b, n)
-	v.s.Reset(b, http2.ErrCodeNo) // RFC 9113 section 8.1: no more of the body is wanted. Nothing where all has come
+	if !all {
+		v.s.Reset(b, http2.ErrCodeNo) // RFC 9113 section 8.1: no more of the body is wanted
+	}
 	b.Flush()
 	batches.Put(b)
 	v.mu.Lock()

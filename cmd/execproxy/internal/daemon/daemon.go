@@ -104,6 +104,7 @@ type Daemon struct {
 	past      figures  // of those that are closed
 
 	obtentions obtentions
+	floods     floods
 }
 
 // Run runs a proxy until ctx ends, its life is over or it is asked to stop. An

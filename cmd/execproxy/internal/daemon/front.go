@@ -31,7 +31,9 @@ type front struct {
 	rotating sync.Mutex
 	roots    *x509.CertPool // the last good ones; guarded by rotating once it runs
 
-	unix, loopback http.Handler
+	unix, loopback               http.Handler
+	unixStreams, loopbackStreams *proxy.Streams
+	left                         func() // leave
 
 	work     context.Context // ends with the front, or the proxy
 	cancel   context.CancelFunc
@@ -46,6 +48,7 @@ type front struct {
 // nothing but an identity. Nothing runs in it yet.
 func (d *Daemon) open(ctx context.Context, c *config.Config, homes keyhome.Options) (*front, error) {
 	f := &front{d: d, config: c, replaced: make(chan struct{}), last: make(chan struct{})}
+	f.left = f.leave
 	f.work, f.cancel = context.WithCancel(d.work)
 	var err error
 	var given *clientauthentication.Status
@@ -64,6 +67,7 @@ func (d *Daemon) open(ctx context.Context, c *config.Config, homes keyhome.Optio
 		return nil, err
 	}
 	f.unix, f.loopback = f.proxy.Unix(), f.proxy.Loopback()
+	f.unixStreams, f.loopbackStreams = f.proxy.UnixStreams(), f.proxy.LoopbackStreams()
 	return f, nil
 }
 

@@ -191,6 +191,21 @@ func (id *identity) sign() func(context.Context, *proxy.Request) (http.Header, e
 	}
 }
 
+// signFields is sign for those who cannot wait; nil where the signer always may have to.
+func (id *identity) signFields() func(*signer.Request, []signer.Field, *signer.Fields) (bool, error) {
+	s, ok := id.signer.(signer.FieldSigner)
+	if !ok {
+		return nil
+	}
+	return func(r *signer.Request, sent []signer.Field, out *signer.Fields) (bool, error) {
+		ok, err := s.SignFields(r, sent, out)
+		if ok && err == nil {
+			id.signatures.Add(1)
+		}
+		return ok, err
+	}
+}
+
 // signs fails where what a request is signed with is not at hand.
 func (id *identity) signs(ctx context.Context) error {
 	var err error

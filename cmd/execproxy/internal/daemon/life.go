@@ -198,6 +198,9 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
+// NetConn is what HTTP/2 reads and writes without blocking.
+func (c *countedConn) NetConn() net.Conn { return c.Conn }
+
 // CloseWrite lets an upgraded stream be closed one way.
 func (c *countedConn) CloseWrite() error {
 	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/execproxy/execproxy/proxy"
 	"github.com/execproxy/execproxy/proxy/socket"
+	"github.com/execproxy/execproxy/transport/h2"
 )
 
 // A listener is one server of the API, or of the control socket.
@@ -30,7 +31,7 @@ func (d *Daemon) serve(l *listener, ln net.Listener) {
 	d.Go(func() {
 		var err error
 		if l.server.TLSConfig != nil {
-			err = l.server.ServeTLS(ln, "", "")
+			err = l.server.ServeTLS(proxy.Listener(ln), "", "")
 		} else {
 			err = l.server.Serve(ln)
 		}
@@ -54,7 +55,7 @@ func (d *Daemon) listenUnix(ctx context.Context, path string) error {
 }
 
 func (d *Daemon) serveUnix(path string, ln net.Listener) *listener {
-	srv := proxy.NewServer(d.handler((*front).onUnix), d.log)
+	srv := proxy.NewServer(d.handler((*front).onUnix), d.serverOptions((*front).ofUnix))
 	srv.TLSConfig = d.session.unixConfig(d.names)
 	l := &listener{url: "unix://" + path, addr: path, server: srv}
 	d.add(l)
@@ -80,8 +81,26 @@ func (d *Daemon) handler(side func(*front) http.Handler) http.Handler {
 	})
 }
 
+func (d *Daemon) serverOptions(side func(*front) *proxy.Streams) proxy.ServerOptions {
+	return proxy.ServerOptions{Plane: d.plane(side), Flood: d.floods.count, Logger: d.log}
+}
+
+// plane has the front of the moment pass on what comes over HTTP/2.
+func (d *Daemon) plane(side func(*front) *proxy.Streams) proxy.Plane {
+	return func(c *h2.Conn) (*proxy.Streams, func()) {
+		if d.leaving.Load() {
+			c.Shutdown() // the next request finds who comes after us
+		}
+		f := d.enter()
+		return side(f), f.left
+	}
+}
+
 func (f *front) onUnix() http.Handler     { return f.unix }
 func (f *front) onLoopback() http.Handler { return f.loopback }
+
+func (f *front) ofUnix() *proxy.Streams     { return f.unixStreams }
+func (f *front) ofLoopback() *proxy.Streams { return f.loopbackStreams }
 
 // hold takes the lock under which a socket is made and unlinked. A proxy of the
 // same place that is ending has it until it is gone.
@@ -163,7 +182,7 @@ func (d *Daemon) listenLoopback(addr string) (string, error) {
 // serveLoopback needs mu.
 func (d *Daemon) serveLoopback(ln net.Listener, cfg *tls.Config) *listener {
 	addr := ln.Addr().String()
-	srv := proxy.NewServer(d.handler((*front).onLoopback), d.log)
+	srv := proxy.NewServer(d.handler((*front).onLoopback), d.serverOptions((*front).ofLoopback))
 	srv.TLSConfig = cfg
 	l := &listener{url: "https://" + addr, addr: addr, server: srv}
 	d.listeners = append(d.listeners, l)

@@ -37,8 +37,8 @@ func (f *front) connect(ctx context.Context) error {
 		return err
 	}
 	o := proxy.Options{
-		Server: server, Transport: f.upstream, UpgradeTransport: f.upstream.Upgrade(), Verified: d.session.own.Verified,
-		Sign: f.id.sign(), HashBody: f.id.hashesBody(), Refused: f.id.refused(),
+		Server: server, Transport: f.upstream, Streams: f.upstream, UpgradeTransport: f.upstream.Upgrade(), Verified: d.session.own.Verified,
+		Sign: f.id.sign(), SignFields: f.id.signFields(), HashBody: f.id.hashesBody(), Refused: f.id.refused(),
 		UnsignedPayload: c.UnsignedPayload, DisableCompression: c.DisableCompression, Logger: d.log,
 	}
 	if c.ForeignAuthorization == config.Passthrough {

@@ -1,0 +1,34 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// floods counts connections that were ended for what their peer did, by kind.
+type floods struct {
+	mu sync.Mutex
+	n  map[string]uint64
+}
+
+func (f *floods) count(kind string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n == nil {
+		f.n = make(map[string]uint64)
+	}
+	f.n[kind]++
+}
+
+func (f *floods) write(w io.Writer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(f.n)) {
+		metrics.WriteCounterUint64(w, fmt.Sprintf("execproxy_http2_floods_total{kind=%q}", kind), f.n[kind])
+	}
+}
