@@ -72,6 +72,7 @@ type Conn struct {
 	goAwayLast   uint32 // no stream above it is answered
 	shutting     bool
 	peerGoAway   bool
+	farewell     error // what the peer's GOAWAY complained of
 	retired      bool
 	err          error // why it ends; the first counts
 	writeErr     error // it ends soon, for this or for what the peer has said before

@@ -253,6 +253,8 @@ func (c *Conn) finish(err error) error {
 		var alert *net.OpError
 		switch {
 		case errors.As(err, &alert) && alert.Op == "remote error": // of TLS
+		case c.farewell != nil:
+			err = c.farewell
 		case c.writeErr != nil:
 			err = c.writeErr
 		case errors.Is(err, io.EOF) && len(c.streams) > 0:
