@@ -62,6 +62,9 @@ func streamError(server string, err error) error {
 		// RST_STREAM with REFUSED_STREAM, a GOAWAY that excludes the stream (RFC 9113
 		// section 8.7), or a connection that ended before anything was sent.
 		e.Kind, e.Hint, e.unsent = ErrNotProcessed, "send the request again", true
+		if why := errors.Unwrap(err); why != nil {
+			e.Err = why // that it was not processed is said already
+		}
 	case errors.As(err, &s):
 		e.Kind, e.Hint = ErrStreamReset, lookFirst
 	case refusesCertificate(err):

@@ -18,7 +18,6 @@ import (
 // goServer is net/http's server, and dial a Conn to it.
 type goServer struct {
 	addr string
-	tls  *tls.Config
 }
 
 func serveGo(t testing.TB, h http.Handler, streams int) *goServer {
