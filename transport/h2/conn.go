@@ -106,6 +106,7 @@ type reader struct {
 	resets   bucket
 	batch    Batch
 	readErr  error
+	spent    error // by streamError
 	readable func(fd uintptr) bool
 	whole    uint64 // frames and header blocks that have come to their end
 	begunAt  uint64 // of them, when the one that is coming began

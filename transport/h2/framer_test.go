@@ -14,12 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The servers that are compared: net/http's own, and ours with and without Wires.
 const (

@@ -433,6 +433,54 @@ func TestServerBounds(t *testing.T) {
 	})
 }
 
+// Who has us reset streams without end is cut, as who resets them.
+func TestResetsAreBounded(t *testing.T) {
+	floods := map[string]func(c *framer, id uint32){
+		"theirs": func(c *framer, id uint32) { _ = c.WriteRSTStream(id, http2.ErrCodeCancel) },
+		"window": func(c *framer, id uint32) { _ = c.WriteWindowUpdate(id, maxWindow) },
+		"zero":   func(c *framer, id uint32) { _ = c.WriteRawFrame(http2.FrameWindowUpdate, 0, id, make([]byte, 4)) },
+		"length": func(c *framer, id uint32) { _ = c.WriteData(id, true, []byte("a")) },
+		"self": func(c *framer, id uint32) {
+			_ = c.WriteRawFrame(http2.FramePriority, 0, id, []byte{0, 0, byte(id >> 8), byte(id), 1})
+		},
+		"header": func(c *framer, id uint32) {
+			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0x82}, EndHeaders: true})
+		},
+	}
+	ours(t, func(t *testing.T, kind string) {
+		for name, flood := range floods {
+			ts, _ := handle(t, kind, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+			c := frameClient(t, ts.Listener.Addr().String())
+			go func() {
+				for id := uint32(1); ; id += 2 {
+					c.block.Reset()
+					for _, f := range []Field{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/"}, {Name: "content-length", Value: "5"}} {
+						_ = c.enc.WriteField(f)
+					}
+					if c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block.Bytes(), EndHeaders: true}) != nil {
+						return
+					}
+					flood(c, id)
+				}
+			}()
+			var code *http2.ErrCode
+			for code == nil {
+				f, err := c.ReadFrame()
+				if err != nil {
+					t.Errorf("%s: %v before a GOAWAY", name, err)
+					break
+				}
+				if g, ok := f.(*http2.GoAwayFrame); ok {
+					code = &g.ErrCode
+				}
+			}
+			if code != nil && *code != http2.ErrCodeEnhanceYourCalm {
+				t.Errorf("%s: %v", name, *code)
+			}
+		}
+	})
+}
+
 // Handlers that ignore the end of their streams cannot be heaped up.
 func TestHandlersAreBounded(t *testing.T) {
 	ours(t, func(t *testing.T, kind string) {
