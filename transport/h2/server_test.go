@@ -333,6 +333,21 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("Shutdown did not wait: %v", err)
 		default:
 		}
+		// One that comes after the second GOAWAY is not, and does no harm.
+		for final := false; !final; {
+			f, err := c.ReadFrame()
+			c.must(err)
+			switch f := f.(type) {
+			case *http2.PingFrame:
+				c.must(c.WritePing(true, f.Data))
+			case *http2.GoAwayFrame:
+				final = f.LastStreamID == second
+			}
+		}
+		third := c.ask(false)
+		c.must(c.WriteData(third, false, []byte("a")))
+		c.must(c.WriteWindowUpdate(third, 1000))
+		c.must(c.WriteRSTStream(third, http2.ErrCodeCancel))
 		close(leave)
 		got := map[uint32]string{}
 		for len(got) < 2 {
