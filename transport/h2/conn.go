@@ -108,6 +108,7 @@ type reader struct {
 	resets    bucket
 	batch     Batch
 	readErr   error
+	spent     error // by streamError
 	poller    *poller
 	polledOut chan struct{} // closed when the poller has let go of it
 	readable  func(fd uintptr) bool

@@ -33,6 +33,9 @@ func (c *Conn) frames(b *Batch) error {
 		p = p[n:]
 	}
 	for {
+		if c.spent != nil {
+			return c.spent
+		}
 		if c.data.open {
 			n, err := c.dataPiece(b, p)
 			if err != nil {
@@ -170,10 +173,14 @@ func (c *Conn) streamError(b *Batch, id uint32, code http2.ErrCode, reason strin
 		c.release(b)
 		return
 	}
+	recv := s.recv
 	c.reset(s, code)
 	c.release(b)
-	if s.recv != nil {
-		s.recv.Closed(b, &StreamError{Code: code, Reason: reason})
+	if recv != nil {
+		recv.Closed(b, &StreamError{Code: code, Reason: reason})
+	}
+	if c.server && c.spent == nil { // a client that has us reset is none the better (CVE-2025-8671)
+		c.spent = c.spend(&c.resets, "reset")
 	}
 }
 
