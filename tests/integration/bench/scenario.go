@@ -33,6 +33,9 @@ func (b *bench) loads(ctx context.Context) error {
 	for _, l := range wanted {
 		var on []*target
 		for _, t := range targets {
+			if t.name == nameLarge && l.mib == 0 {
+				continue // for large payloads alone
+			}
 			if len(l.targets) == 0 || slices.Contains(l.targets, t.name) {
 				on = append(on, t)
 			}
@@ -69,7 +72,7 @@ func (b *bench) idle(ctx context.Context, targets []*target) error {
 	}
 	fmt.Fprint(b.out, "\n### Memory of a proxy that has served nothing yet\n\n| | RSS, MiB | of it anonymous, MiB | PSS, MiB | descriptors |\n|---|---|---|---|---|\n")
 	for _, t := range targets {
-		if len(t.pids) == 0 {
+		if len(t.pids) == 0 || t.name == nameLarge {
 			continue
 		}
 		m, err := memory(t.pids)
