@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -159,6 +160,13 @@ func TestAnswer(t *testing.T) {
 		if got := newAPI().answer(&tc.head, tc.certified, tc.body).status; got != tc.want {
 			t.Errorf("%s: answer %d, want %d", tc.name, got, tc.want)
 		}
+	}
+}
+
+func TestMissingProgram(t *testing.T) {
+	_, err := installed("no-such-proxy", "its-package")
+	if !errors.Is(err, errMissing) || !strings.Contains(fmt.Sprint(err), "apt-get install its-package") {
+		t.Errorf("got %v, want what to install", err)
 	}
 }
 

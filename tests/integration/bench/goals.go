@@ -91,7 +91,7 @@ func (b *bench) goals() (all []goal) {
 	}
 	for _, target := range []string{nameMTLS, nameSigV4} {
 		watches(target, "KiB each", 5, b.each)
-		watches(target, "MiB in all", 70e6/(1<<20), func(w watched) float64 { return w.idle.rss })
+		watches(target, "MiB in all", 70, func(w watched) float64 { return w.idle.rss })
 		watches(target, "one event to all, ms", 200, func(w watched) float64 { return micros(w.event) / 1000 })
 		watches(target, "descriptors more", 2*100, func(w watched) float64 { return float64(w.descriptors) })
 	}

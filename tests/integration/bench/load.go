@@ -63,6 +63,7 @@ type sample struct {
 	p50, p99 float64 // µs
 	rate     float64 // requests/s
 	rss      float64 // MiB of the proxy, after the round
+	all      int     // requests, those of the warm-up with them
 }
 
 // measure puts l on t for the time given, after a warm-up in which connections
@@ -77,7 +78,8 @@ func (b *bench) measure(ctx context.Context, t *target, l *load) (s sample, err 
 			c.close()
 		}
 	}()
-	if _, _, err := drive(ctx, t, l, conns, b.span/4); err != nil {
+	warm, _, err := drive(ctx, t, l, conns, b.span/4)
+	if err != nil {
 		return s, err
 	}
 	before, err := cpuTime(t.pids)
@@ -104,6 +106,7 @@ func (b *bench) measure(ctx context.Context, t *target, l *load) (s sample, err 
 		p99:  float64(all[len(all)*99/100]) / 1000,
 		rate: n / took.Seconds(),
 		rss:  m.rss,
+		all:  len(warm) + len(all),
 	}, nil
 }
 

@@ -50,7 +50,7 @@ type options struct {
 
 // Shorter runs: of a minute, and one that only shows that everything works.
 func (o *options) quick() {
-	o.rounds, o.span, o.warm, o.cold, o.gets = 1, 400*time.Millisecond, 15, 5, 5
+	o.rounds, o.span, o.settle, o.warm, o.cold, o.gets = 1, 250*time.Millisecond, time.Second, 10, 4, 3
 }
 
 func (o *options) smoke() {
