@@ -51,7 +51,7 @@ func TestSmoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(o.dir) }()
-	o.execproxy = filepath.Join(o.dir, "execproxy")
+	o.execproxy = filepath.Join(t.TempDir(), "built")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", o.execproxy, "./cmd/execproxy")
 	build.Dir = filepath.Join(root, "../..")
 	if out, err := build.CombinedOutput(); err != nil {

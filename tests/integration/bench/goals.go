@@ -86,7 +86,8 @@ func (b *bench) goals() (all []goal) {
 	watches := func(target, what string, bound float64, figure func(watched) float64) {
 		atMost(fmt.Sprintf("%d idle watches: %s, %s", b.watches, target, what), bound, func() (float64, bool) {
 			w, ok := r.watches[target]
-			return figure(w), ok
+			got := figure(w)
+			return got, ok && got >= 0
 		})
 	}
 	for _, target := range []string{nameMTLS, nameSigV4} {
