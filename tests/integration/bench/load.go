@@ -78,6 +78,11 @@ func (b *bench) measure(ctx context.Context, t *target, l *load) (s sample, err 
 			c.close()
 		}
 	}()
+	for _, c := range conns {
+		if c, ok := c.(*h2client); ok {
+			c.gather = b.gather
+		}
+	}
 	warm, _, err := drive(ctx, t, l, conns, b.span/4)
 	if err != nil {
 		return s, err

@@ -37,6 +37,7 @@ type options struct {
 	wanted  *regexp.Regexp // targets
 	partial bool           // some of these only
 
+	gather  bool
 	rounds  int
 	span    time.Duration // one target, one round
 	watches int
@@ -83,6 +84,7 @@ func command() error {
 	flag.IntVar(&o.warm, "warm", 40, "plugin executions with a running daemon")
 	flag.IntVar(&o.cold, "cold", 15, "plugin executions that start one")
 	flag.IntVar(&o.gets, "gets", 15, "executions of kubectl get over a slow link")
+	flag.BoolVar(&o.gather, "gather", false, "requests that are due together go out in one write, as from a client that is not Go's")
 	flag.StringVar(&o.profile, "profile", "", "record the proxies of every load with perf, into `directory`; needs linux-perf, and a binary with symbols")
 	verbose := flag.Bool("v", false, "say more about what is being done")
 	flag.Parse()
