@@ -34,6 +34,7 @@ type goal struct {
 func cpuOf(s sample) float64  { return s.cpu }
 func p50Of(s sample) float64  { return s.p50 }
 func rateOf(s sample) float64 { return s.rate }
+func rssOf(s sample) float64  { return s.rss }
 
 // goals are the project's, one line each for what is compared.
 func (b *bench) goals() (all []goal) {
@@ -108,9 +109,9 @@ func (b *bench) goals() (all []goal) {
 		return r.link.trips, true
 	}})
 	// Flat: a machine's noise and a batch's thrift aside.
-	few, many := spread()[0], spread()[3]
+	few, many := spread[0], spread[len(spread)-1]
 	for _, target := range []string{nameMTLS, nameSigV4} {
-		atMost(fmt.Sprintf("cost of more: %s, CPU per request with %d connections × with %d", target, many.conns, few.conns), 1.25, func() (float64, bool) {
+		atMost(fmt.Sprintf("cost of more: %s, CPU per request over %d connections × over %d", target, many.conns, few.conns), 1.25, func() (float64, bool) {
 			a, ok := r.loads[key{many.name, target}]
 			o, ok2 := r.loads[key{few.name, target}]
 			return a.cpu / o.cpu, ok && ok2
@@ -135,9 +136,9 @@ func (b *bench) printGoals() {
 		case !ok:
 			unmeasured++
 		case g.most && got <= g.bound || !g.most && got >= g.bound:
-			figure, verdict = fmt.Sprintf("%.3g", got), "met"
+			figure, verdict = fmt.Sprintf("%.4g", got), "met"
 		default:
-			figure, verdict = fmt.Sprintf("%.3g", got), "missed"
+			figure, verdict = fmt.Sprintf("%.4g", got), "missed"
 		}
 		fmt.Fprintf(b.out, "| %s | %s %.3g | %s | %s |\n", g.what, sign, g.bound, figure, verdict)
 	}

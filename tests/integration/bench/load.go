@@ -49,13 +49,13 @@ var (
 )
 
 // spread are 16 requests in flight over ever more connections.
-func spread() (all []*load) {
+var spread = func() (all []*load) {
 	for _, n := range []int{1, 10, 100, 1000} {
-		all = append(all, &load{name: fmt.Sprintf("GET of 2 KiB, 16 in flight over %d connections", n), q: getSmall, flight: 16, conns: n,
+		all = append(all, &load{name: fmt.Sprintf("cost of more: GET of 2 KiB, 16 in flight over %d connections", n), q: getSmall, flight: 16, conns: n,
 			targets: []string{nameMTLS, nameSigV4, nameNginx, nameHAProxy}})
 	}
 	return all
-}
+}()
 
 // sample is what one target did with a load in one round.
 type sample struct {
