@@ -89,7 +89,7 @@ var clientFloods = []clientFlood{
 				return errors.Join(c.WriteWindowUpdate(1+i%100*2, 1), c.WriteWindowUpdate(0, 1))
 			})(c)
 		}, mend: widen},
-	{name: "no window, and SETTINGS that change it", kind: "window", codes: append(calm, http2.ErrCodeFlowControl), memory: 64 << 20, requests: 1000, stands: true,
+	{name: "no window, and SETTINGS that change it", kind: "settings", codes: append(calm, http2.ErrCodeFlowControl), memory: 64 << 20, requests: 1000, stands: true,
 		settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
 		send: func(c *frameClient) error {
 			c.spend()

@@ -18,15 +18,9 @@ import (
 	"github.com/execproxy/execproxy/tests/integration/internal/pki"
 )
 
-// h2specFails are the cases of h2spec that do not pass, and why that is right.
+// h2specFails are the cases of h2spec that do not pass, and why that is right: none.
 // A case is SECTION/CASE, as h2spec counts them.
-var h2specFails = map[string]string{
-	"http2/4.2/1":     "the case sends one frame as large as SETTINGS_MAX_FRAME_SIZE, which is more than the stream's window",
-	"http2/4.2/3":     "the case wants a header block above SETTINGS_MAX_FRAME_SIZE, and makes one that is compressed to less",
-	"http2/6.5.3/1":   "a SETTINGS frame that has one setting twice is refused as a connection error",
-	"http2/8.1.2.2/1": "fields of a connection are answered 400, which RFC 9113 section 8.1.1 lets a server do",
-	"http2/8.1.2.2/2": "the same for TE",
-}
+var h2specFails = map[string]string{}
 
 // specimen is what h2spec asks for: long enough for its cases of windows.
 const specimen = `{"kind":"Specimen","apiVersion":"v1"}`
