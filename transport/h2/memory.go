@@ -46,9 +46,32 @@ func newSegment() *segment {
 func (s *segment) bytes() []byte { return s.data[s.start:s.end] }
 
 func (s *segment) free() {
-	if len(s.data) == segmentSize {
+	switch len(s.data) {
+	case segmentSize:
 		segments.Put(s)
+	case 1 << 10, 2 << 10, 4 << 10:
+		smallSegments[len(s.data)>>11].Put(s)
 	}
+}
+
+// smallSegments are of 1, 2 and 4 KiB.
+var smallSegments [3]sync.Pool
+
+// newSmallSegment has room for n bytes, 4 KiB at most, and not much more.
+func newSmallSegment(n int) *segment {
+	if n <= 512 {
+		return &segment{data: make([]byte, max(n, 256))}
+	}
+	class := 1 << 10
+	for class < n {
+		class <<= 1
+	}
+	s, ok := smallSegments[class>>11].Get().(*segment)
+	if !ok {
+		s = &segment{data: make([]byte, class)}
+	}
+	s.start, s.end = 0, 0
+	return s
 }
 
 // queue is a list of segments, written at its end and read from its beginning.
@@ -82,7 +105,7 @@ func (q *queue) Write(p []byte) (int, error) {
 
 func (q *queue) next(n int) *segment {
 	if q.thrifty && n <= segmentSize/4 {
-		return &segment{data: make([]byte, max(n, 256))}
+		return newSmallSegment(n)
 	}
 	return newSegment()
 }
