@@ -23,7 +23,6 @@ import (
 type testStreams struct {
 	t    testing.TB
 	addr string
-	once sync.Once
 	conn *h2.Conn
 	done chan struct{}
 }
@@ -36,6 +35,7 @@ func newTestStreams(t testing.TB, server *url.URL) *testStreams {
 			<-s.done
 		}
 	})
+	s.dial() // not from TryReserve: who calls that must not wait
 	return s
 }
 
@@ -57,7 +57,6 @@ func (s *testStreams) dial() {
 }
 
 func (s *testStreams) TryReserve() *h2.Conn {
-	s.once.Do(s.dial)
 	if s.conn == nil || !s.conn.Reserve() {
 		return nil
 	}

@@ -44,6 +44,9 @@ type rawConn struct {
 func (c *rawConn) NetConn() net.Conn { return c.Conn }
 
 func (c *rawConn) Close() error {
+	if h := c.h2.Load(); h != nil {
+		h.h2.Abort() // it may have the socket to itself
+	}
 	err := c.Conn.Close()
 	c.once.Do(func() { c.closed(c) })
 	return err

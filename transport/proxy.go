@@ -119,7 +119,7 @@ func (t *Transport) dialProxy(ctx context.Context, u *url.URL) (net.Conn, error)
 		if err != nil {
 			return nil, err
 		}
-		return d.(proxy.ContextDialer).DialContext(ctx, "tcp", t.o.Address)
+		return dialSOCKS(ctx, d, t.o.DialContext, address, t.o.Address)
 	case "http", "https":
 	default:
 		return nil, fmt.Errorf("scheme %q is not known; use http, https, socks5 or socks5h", u.Scheme)
@@ -148,6 +148,26 @@ func (t *Transport) dialProxy(ctx context.Context, u *url.URL) (net.Conn, error)
 		return nil, err
 	}
 	return tunnel, nil
+}
+
+// dialSOCKS keeps the connection as it was dialled, if it can: what the package's own
+// dialling returns hides the descriptor, which HTTP/2 wants to read without blocking.
+func dialSOCKS(ctx context.Context, d proxy.Dialer, dial forward, through, address string) (net.Conn, error) {
+	on, ok := d.(interface {
+		DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
+	})
+	if !ok {
+		return d.(proxy.ContextDialer).DialContext(ctx, "tcp", address)
+	}
+	conn, err := dial(ctx, "tcp", through)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := on.DialWithConn(ctx, conn, "tcp", address); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // forward adapts a dial function to the interfaces of golang.org/x/net/proxy.

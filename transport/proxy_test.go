@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -207,6 +208,8 @@ func TestProxies(t *testing.T) {
 			tr := newTransport(t, Options{Address: "api.test:6443", RootCAs: ca.pool, Proxy: f, ProxyRootCAs: proxyCA.pool,
 				Certificate: ca.issue(t, "alice", time.Now().Add(time.Hour))})
 			equal(t, "answer", get(t, tr, "/"), "HTTP/2.0 alice")
+			_, hasDescriptor := (*tr.current.Load().conns.Load())[0].raw.(*rawConn).NetConn().(syscall.Conn)
+			equal(t, "read without blocking", hasDescriptor, tt.scheme != "https") // whose TLS is in between
 			res, err := tr.Upgrade().RoundTrip(upgradeRequest(t, context.Background()))
 			check(t, err)
 			equal(t, "upgrade", res.StatusCode, http.StatusSwitchingProtocols)

@@ -65,7 +65,7 @@ func streamError(server string, err error) error {
 		if why := errors.Unwrap(err); why != nil {
 			e.Err = why // that it was not processed is said already
 		}
-	case errors.As(err, &s):
+	case errors.As(err, &s), errors.Is(err, h2.ErrOverrun):
 		e.Kind, e.Hint = ErrStreamReset, lookFirst
 	case refusesCertificate(err):
 		e.Kind, e.Hint = ErrCertificateRefused, "check that the cluster trusts its issuer and that it is neither expired nor revoked"

@@ -52,6 +52,7 @@ type Conn struct {
 	out      queue
 	taken    int // of it, bytes that are being written
 	flushing bool
+	waitsOut bool // a poller goes on with it
 	dirty    bool // some batch will flush
 	fw       *http2.Framer
 	enc      *hpack.Encoder
@@ -71,6 +72,7 @@ type Conn struct {
 	goAwayLast   uint32 // no stream above it is answered
 	shutting     bool
 	peerGoAway   bool
+	farewell     error // what the peer's GOAWAY complained of
 	retired      bool
 	err          error // why it ends; the first counts
 	writeErr     error // it ends soon, for this or for what the peer has said before
@@ -93,23 +95,25 @@ type Conn struct {
 
 // reader is what belongs to the goroutine in Run.
 type reader struct {
-	plain    []byte // decrypted; [0:filled] is not taken apart yet
-	filled   int
-	preface  int // bytes of the client's that are still to come
-	settled  bool
-	fr       *http2.Framer
-	src      bytes.Reader
-	dec      *hpack.Decoder
-	block    block
-	data     dataFrame
-	control  bucket
-	resets   bucket
-	batch    Batch
-	readErr  error
-	spent    error // by streamError
-	readable func(fd uintptr) bool
-	whole    uint64 // frames and header blocks that have come to their end
-	begunAt  uint64 // of them, when the one that is coming began
+	plain     []byte // decrypted; [0:filled] is not taken apart yet
+	filled    int
+	preface   int // bytes of the client's that are still to come
+	settled   bool
+	fr        *http2.Framer
+	src       bytes.Reader
+	dec       *hpack.Decoder
+	block     block
+	data      dataFrame
+	control   bucket
+	resets    bucket
+	batch     Batch
+	readErr   error
+	spent     error // by streamError
+	poller    *poller
+	polledOut chan struct{} // closed when the poller has let go of it
+	readable  func(fd uintptr) bool
+	whole     uint64 // frames and header blocks that have come to their end
+	begunAt   uint64 // of them, when the one that is coming began
 }
 
 // New makes a Conn of a TLS connection that has negotiated "h2" (RFC 9113 section
@@ -205,10 +209,14 @@ func (c *Conn) hello() {
 func (c *Conn) poll() error {
 	c.wire.taken.Store(true)
 	// TLS may have read on after the handshake.
-	if err := c.consume(); err != nil {
+	if err := c.consume(&c.batch); err != nil {
 		return err
 	}
 	c.batch.Flush()
+	if c.adopt() {
+		<-c.polledOut
+		return c.readErr
+	}
 	err := c.wire.raw.Read(c.readable)
 	if c.readErr != nil {
 		return c.readErr
@@ -227,7 +235,7 @@ func (c *Conn) read(fd uintptr) bool {
 			return false
 		}
 		if err == nil {
-			err = c.consume()
+			err = c.consume(&c.batch)
 			c.batch.Flush()
 		}
 		if err == nil {
@@ -243,7 +251,7 @@ func (c *Conn) read(fd uintptr) bool {
 // blocking is the reading of a connection that does.
 func (c *Conn) blocking() error {
 	for {
-		if err := c.consume(); err != nil {
+		if err := c.consume(&c.batch); err != nil {
 			return err
 		}
 	}
@@ -254,7 +262,7 @@ const plainSize = 32 << 10
 var plains = sync.Pool{New: func() any { return new([plainSize]byte) }}
 
 // consume decrypts what there is and takes it apart.
-func (c *Conn) consume() error {
+func (c *Conn) consume(b *Batch) error {
 	c.heard.Store(int64(time.Since(c.began)))
 	for {
 		if c.plain == nil {
@@ -263,7 +271,7 @@ func (c *Conn) consume() error {
 		n, err := c.tls.Read(c.plain[c.filled:])
 		c.filled += n
 		if n > 0 {
-			if ferr := c.frames(&c.batch); ferr != nil {
+			if ferr := c.frames(b); ferr != nil {
 				return ferr
 			}
 		}
@@ -271,7 +279,7 @@ func (c *Conn) consume() error {
 		case err == nil:
 			if c.wire == nil {
 				c.rest()
-				c.batch.Flush()
+				b.Flush()
 				return nil
 			}
 		case errors.Is(err, errAgain):

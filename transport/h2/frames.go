@@ -531,6 +531,9 @@ func (c *Conn) goAway(b *Batch, f *http2.GoAwayFrame) error {
 	cause := &ConnError{Code: f.ErrCode, Remote: true, Reason: strings.ToValidUTF8(string(f.DebugData()), "")}
 	c.mu.Lock()
 	c.peerGoAway = true
+	if f.ErrCode != http2.ErrCodeNo {
+		c.farewell = cause
+	}
 	c.retireLocked()
 	var lost []*Stream
 	for id, s := range c.streams {

@@ -214,6 +214,14 @@ func (c *Conn) Ping(ctx context.Context) error {
 	return nil
 }
 
+// Abort ends the connection at once, without a word to the peer.
+func (c *Conn) Abort() {
+	c.Close()
+	if c.wire != nil {
+		_, _ = c.wire.shutdown(shutBoth)
+	}
+}
+
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.over }
 
@@ -245,6 +253,8 @@ func (c *Conn) finish(err error) error {
 		var alert *net.OpError
 		switch {
 		case errors.As(err, &alert) && alert.Op == "remote error": // of TLS
+		case c.farewell != nil:
+			err = c.farewell
 		case c.writeErr != nil:
 			err = c.writeErr
 		case errors.Is(err, io.EOF) && len(c.streams) > 0:
@@ -287,6 +297,12 @@ func (c *Conn) finish(err error) error {
 		wait = lastWord
 	}
 	_ = c.tls.NetConn().SetWriteDeadline(time.Now().Add(wait))
+	c.mu.Lock()
+	if c.waitsOut { // the poller does not go on with it any more
+		c.waitsOut = false
+		c.writers.Go(c.drain)
+	}
+	c.mu.Unlock()
 	c.flush(&c.batch)
 	c.batch.Flush()
 	c.mu.Lock()
@@ -299,6 +315,9 @@ func (c *Conn) finish(err error) error {
 	c.goodbye(polite || wrong)
 	_ = c.tls.NetConn().Close()
 	c.writers.Wait()
+	if c.wire != nil {
+		c.wire.letGo()
+	}
 	close(c.over)
 	switch {
 	case errors.Is(err, io.EOF) && err != io.ErrUnexpectedEOF, errors.Is(err, ErrIdle), errors.Is(err, ErrClosed):
@@ -323,7 +342,9 @@ func (c *Conn) goodbye(stay bool) {
 	below := c.tls.NetConn()
 	_ = c.tls.CloseWrite()
 	if c.wire != nil {
-		below = c.wire.Conn
+		if below = c.wire.Conn; c.wire.polled() {
+			below = c.wire
+		}
 		_ = below.SetWriteDeadline(time.Now().Add(linger)) // CloseWrite has had its own pass
 		if c.wire.flush() != nil || c.wire.pending() > 0 {
 			return
@@ -333,6 +354,10 @@ func (c *Conn) goodbye(stay bool) {
 		return
 	}
 	if h, ok := below.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
+		return
+	}
+	if c.wire != nil && c.wire.polled() {
+		c.wire.stay(linger)
 		return
 	}
 	_ = below.SetReadDeadline(time.Now().Add(linger))

@@ -124,6 +124,9 @@ func (c *Conn) trailerBlock(b *Batch, s *Stream) error {
 	return nil
 }
 
+// maxInformed is how many informational answers one request may have: they cost time only.
+const maxInformed = 100
+
 // serverHeader is a complete header block that a server has sent.
 func (c *Conn) serverHeader(b *Batch) error {
 	k := &c.block
@@ -158,7 +161,10 @@ func (c *Conn) serverHeader(b *Batch) error {
 		return nil
 	}
 	if status[0] == '1' {
-		return c.spend(&c.control, "other")
+		if s.informed++; s.informed == maxInformed {
+			c.streamError(b, k.id, http2.ErrCodeEnhanceYourCalm, "too many informational answers")
+		}
+		return nil
 	}
 	fields := k.fields
 	if fields[0].Name != ":status" { // it may only stand after another pseudo field, and there is none

@@ -108,6 +108,7 @@ type call struct {
 	in            queue // of the answer's body, not read yet
 	trailer       http.Header
 	ended         bool  // all of the answer has come
+	over          bool  // Closed was called
 	err           error // why no more of it comes
 	given         bool  // that was our side's doing
 	closed        bool  // by the reader of the body
@@ -125,7 +126,7 @@ func (x *call) attach(s *Stream) {
 func (x *call) setUpload() {
 	x.mu.Lock()
 	x.uploading = true
-	gone := x.err != nil
+	gone := x.err != nil || x.over
 	x.mu.Unlock()
 	if gone {
 		x.upload.stop()
@@ -215,6 +216,7 @@ func (x *call) Sent(_ *Batch, n int) {
 // Closed implements Receiver.
 func (x *call) Closed(_ *Batch, err error) {
 	x.mu.Lock()
+	x.over = true
 	if !x.ended && x.err == nil {
 		x.err = err
 	}

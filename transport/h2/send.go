@@ -71,7 +71,9 @@ func (c *Conn) flushLocked(b *Batch) {
 			c.mu.Unlock()
 			return
 		case blocked:
-			c.writers.Go(c.drain)
+			if c.waitsOut = c.poller != nil && c.poller.want(c, true); !c.waitsOut {
+				c.writers.Go(c.drain)
+			}
 			c.mu.Unlock()
 			return
 		}

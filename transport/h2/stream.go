@@ -28,6 +28,7 @@ type Stream struct {
 	saidAll, gotAll  bool
 	closed           bool // reset, or the connection ended
 	noBody           bool // the answer to a HEAD
+	informed         int  // informational answers; the reader's alone
 }
 
 // ID is the stream's identifier.

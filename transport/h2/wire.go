@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // A Wire is a net.Conn for tls.Server and tls.Client to stand on. Until a [Conn]
@@ -19,6 +20,8 @@ type Wire struct {
 	raw   syscall.RawConn // nil: the connection below has no descriptor, or none that can be read without blocking
 	taken atomic.Bool
 
+	inner net.Conn // what raw belongs to
+
 	in []byte // read from the socket, not yet by TLS; the reader's alone
 
 	mu   sync.Mutex // guards out: the flusher writes, and the reader where TLS answers by itself
@@ -26,6 +29,11 @@ type Wire struct {
 	used int // of the last
 	head int // of the first, written to the socket already
 	size int
+
+	// Of a connection that a poller reads: a descriptor that Go's own poller does not
+	// know, or it would wake up for every byte, too.
+	fd      int // 0: none
+	writeBy time.Time
 
 	// Closures for RawConn, made once: one for each call would be garbage.
 	push       func(fd uintptr) bool
@@ -42,6 +50,7 @@ func NewWire(c net.Conn) *Wire {
 		for below := c; below != nil; {
 			if s, ok := below.(syscall.Conn); ok {
 				w.raw, _ = s.SyscallConn()
+				w.inner = below
 				break
 			}
 			n, ok := below.(interface{ NetConn() net.Conn })
@@ -63,6 +72,9 @@ func (w *Wire) NetConn() net.Conn { return w.Conn }
 
 // CloseWrite closes one way of the connection below, where it can.
 func (w *Wire) CloseWrite() error {
+	if own, err := w.shutdown(shutWrite); own {
+		return err
+	}
 	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
@@ -111,6 +123,61 @@ func (w *Wire) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// Close ends the connection. The descriptor that a poller reads stays until the Conn has
+// let go of it.
+func (w *Wire) Close() error {
+	_, _ = w.shutdown(shutBoth)
+	err := w.Conn.Close()
+	if w.polled() {
+		return nil // the connection below was closed when the poller took its place
+	}
+	return err
+}
+
+// SetReadDeadline ends reading at t. Of a Conn that is polled that cannot be taken back,
+// and need not.
+func (w *Wire) SetReadDeadline(t time.Time) error {
+	if !w.polled() {
+		return w.Conn.SetReadDeadline(t)
+	}
+	switch d := time.Until(t); {
+	case t.IsZero():
+	case d <= 0:
+		_, err := w.shutdown(shutRead)
+		return err
+	default:
+		time.AfterFunc(d, func() { _, _ = w.shutdown(shutRead) })
+	}
+	return nil
+}
+
+// SetWriteDeadline bounds drain.
+func (w *Wire) SetWriteDeadline(t time.Time) error {
+	if !w.polled() {
+		return w.Conn.SetWriteDeadline(t)
+	}
+	w.mu.Lock()
+	w.writeBy = t
+	w.mu.Unlock()
+	return nil
+}
+
+// SetDeadline is both.
+func (w *Wire) SetDeadline(t time.Time) error {
+	if !w.polled() {
+		return w.Conn.SetDeadline(t)
+	}
+	_ = w.SetWriteDeadline(t)
+	return w.SetReadDeadline(t)
+}
+
+// polled reports whether a poller reads the socket, or did.
+func (w *Wire) polled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.fd != 0
+}
+
 // pending is how many encrypted bytes have not been written to the socket.
 func (w *Wire) pending() int {
 	w.mu.Lock()
@@ -120,8 +187,15 @@ func (w *Wire) pending() int {
 
 // flush writes what the socket takes without waiting.
 func (w *Wire) flush() error {
-	if w.pending() == 0 {
+	w.mu.Lock()
+	size, fd := w.size, w.fd
+	w.mu.Unlock()
+	switch {
+	case size == 0:
 		return nil
+	case fd != 0:
+		_, err := w.writeTo(0)
+		return err
 	}
 	w.pushErr = nil
 	if err := w.raw.Write(w.push); err != nil {
@@ -132,6 +206,9 @@ func (w *Wire) flush() error {
 
 // drain waits until everything is written.
 func (w *Wire) drain() error {
+	if w.polled() {
+		return w.drainPolled()
+	}
 	w.pushAllErr = nil
 	if err := w.raw.Write(w.pushAll); err != nil {
 		return err
@@ -150,10 +227,17 @@ func (w *Wire) pushWaiting(fd uintptr) bool {
 	return all || w.pushAllErr != nil
 }
 
-// writeTo writes until there is no more, or the socket is full.
+// writeTo writes until there is no more, or the socket is full. The descriptor of a poller
+// goes before fd.
 func (w *Wire) writeTo(fd uintptr) (all bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	switch {
+	case w.fd < 0:
+		return false, net.ErrClosed
+	case w.fd > 0:
+		fd = uintptr(w.fd)
+	}
 	for w.size > 0 {
 		p := w.out[0][w.head:]
 		if len(w.out) == 1 {
