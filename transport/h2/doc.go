@@ -25,6 +25,11 @@
 // that gives back what has gone out, and no earlier, holds no more than a
 // stream's window. All that all streams hold is bounded by a [Memory].
 //
+// # Handlers
+//
+// [Serve] has an http.Handler answer a stream, in a goroutine; [Configure] hangs
+// that onto an http.Server.
+//
 // # What a peer may not do
 //
 // Frames are checked as RFC 9113 says, header fields by section 8.2. What is

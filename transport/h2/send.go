@@ -248,10 +248,12 @@ func (c *Conn) failLocked(err error) {
 // say: a server that refuses our certificate sends an alert and closes, and the write that
 // then fails says less.
 func (c *Conn) failWriteLocked(err error) {
-	if c.err != nil || c.writeErr != nil {
+	if c.writeErr != nil {
 		return
 	}
-	c.writeErr = err
+	if c.writeErr = err; c.err != nil {
+		return
+	}
 	_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(lastRead))
 }
 

@@ -419,7 +419,7 @@ func TestConnContext(t *testing.T) {
 func TestServerBounds(t *testing.T) {
 	ours(t, func(t *testing.T, kind string) {
 		ts, _ := handle(t, kind, set("body", "ok"), func(s *http.Server) {
-			s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes = 100*time.Millisecond, 300*time.Millisecond, 10_000
+			s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes = 300*time.Millisecond, time.Second, 10_000
 			s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 7, MaxReceiveBufferPerStream: 70_000}
 		})
 		address := ts.Listener.Addr().String()
