@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -94,28 +95,21 @@ func (w *twin) dial(first []http2.Setting) *peer {
 	if err := tc.Handshake(); err != nil {
 		w.t.Fatal(err)
 	}
+	_ = tc.SetDeadline(time.Time{})
 	p := newPeer(&w.board, tc, nil)
-	go p.hear()
-	p.write(func() {
-		_, _ = io.WriteString(tc, http2.ClientPreface)
-		if first == nil {
-			first = []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 1 << 20}}
-		}
-		_ = p.fr.WriteSettings(first...)
-		_ = p.fr.WriteWindowUpdate(0, 1<<30)
-	})
+	if first == nil {
+		first = []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 1 << 20}}
+	}
+	_, _ = io.WriteString(tc, http2.ClientPreface)
+	_ = p.fr.WriteSettings(first...)
+	_ = p.fr.WriteWindowUpdate(0, 1<<30)
+	go p.hear() // not before: it acknowledges
 	return p
 }
 
 // run does an exchange. fresh: on a new connection.
 func (w *twin) run(x *script, fresh bool) *result {
-	alarm := time.AfterFunc(twinPatience, func() {
-		w.mu.Lock()
-		w.late = true
-		w.cond.Broadcast()
-		w.mu.Unlock()
-	})
-	defer alarm.Stop()
+	w.late = false
 	p := w.conn
 	steps := x.client
 	if p != nil && (fresh || x.wild) {
@@ -127,10 +121,20 @@ func (w *twin) run(x *script, fresh bool) *result {
 		if i := slices.IndexFunc(steps, func(s step) bool { return s.do != "field" && s.do != "PARALLEL" }); i >= 0 && steps[i].do == "SETTINGS" {
 			first = append([]http2.Setting{}, steps[i].set...)
 			steps = slices.Delete(slices.Clone(steps), i, i+1)
+			if !x.manual {
+				first = append(first, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+			}
 		}
 		p = w.dial(first)
 	}
-	_ = p.nc.SetDeadline(time.Now().Add(twinPatience))
+	alarm := time.AfterFunc(twinPatience, func() {
+		w.mu.Lock()
+		w.late = true
+		w.cond.Broadcast()
+		w.mu.Unlock()
+		_ = p.nc.(*tls.Conn).NetConn().Close()
+	})
+	defer alarm.Stop()
 
 	res := &result{got: make([]*got, x.copies), seen: make([][]*sighting, x.copies)}
 	var all sync.WaitGroup
@@ -148,6 +152,10 @@ func (w *twin) run(x *script, fresh bool) *result {
 			w.await(func() bool { return c.active == 0 })
 			delete(w.plays, mark)
 			res.got[i], res.seen[i] = w.gather(p, h), c.seen
+			if g := res.got[i]; pseudo(g.head, "execproxy-error") != "" {
+				g.body = bytes.ReplaceAll(g.body, []byte(w.front.authority), []byte("server"))
+				g.head = slices.DeleteFunc(g.head, func(f hpack.HeaderField) bool { return f.Name == "content-length" })
+			}
 			for _, s := range c.seen {
 				s.host = strings.ReplaceAll(s.host, w.front.authority, "server")
 			}
@@ -208,6 +216,7 @@ func (w *twin) act(p *peer, steps []step, mark string, c *play, manual bool) *he
 			h = opened
 			w.mu.Lock()
 			c.client = h
+			w.cond.Broadcast()
 			w.mu.Unlock()
 		}
 		fields = nil
@@ -217,7 +226,7 @@ func (w *twin) act(p *peer, steps []step, mark string, c *play, manual bool) *he
 		w.mu.Lock()
 		stop := over() && h != nil
 		w.mu.Unlock()
-		if stop && s.do != "FRAME" && s.do != "SETTINGS" && s.do != "CWINDOW" && s.do != "PING" {
+		if stop && s.do != "RST" && s.do != "FRAME" && s.do != "SETTINGS" && s.do != "CWINDOW" && s.do != "PING" {
 			continue
 		}
 		switch s.do {
@@ -256,6 +265,8 @@ func (w *twin) act(p *peer, steps []step, mark string, c *play, manual bool) *he
 					return len(c.seen) > 0 && (c.active == 0 || len(c.seen[0].body) >= s.n || c.seen[0].whole)
 				case "body":
 					return h != nil && len(h.body) >= s.n
+				case "end":
+					return false
 				}
 				return true
 			})

@@ -137,10 +137,10 @@ var tolerated = []struct {
 		},
 	},
 	{
-		"whether a request that the client took back was whole",
-		"RFC 9113 section 5.1: RST_STREAM may overtake what is still to be passed on",
+		"whether a request got through that the client took back, or lost by what it did to the stream or the connection",
+		"RFC 9113 sections 5.1, 5.4: what ends a stream may overtake what is still to be passed on",
 		func(x *script, a, b *view) {
-			if a.got.end == "LEFT" && b.got.end == "LEFT" {
+			if a.got.end == "LEFT" && b.got.end == "LEFT" || x.wild && a.got.cut() && b.got.cut() {
 				a.seen, b.seen = nil, nil
 			}
 		},
@@ -254,4 +254,28 @@ func (r *result) wrongs(x *script, report func(int, string)) {
 			report(i, "it hung")
 		}
 	}
+}
+
+// summary is an exchange in a few words.
+func (r *result) summary() string {
+	var all []string
+	for i, g := range r.got {
+		v := newView(r, i)
+		word := []string{g.status, g.end}
+		if g.status == "" {
+			word[0] = "-"
+		}
+		if v.got.ours() {
+			word = append(word, "ours")
+		}
+		// Whether a request got through before its error is chance.
+		if g.end == "END" && len(v.seen) > 0 && !v.refused() {
+			word = append(word, "seen")
+		}
+		if r.conn != "" {
+			word = append(word, r.conn)
+		}
+		all = append(all, strings.Join(word, " "))
+	}
+	return strings.Join(slices.Compact(all), ", ")
 }

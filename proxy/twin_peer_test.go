@@ -13,7 +13,7 @@ import (
 )
 
 // twinPatience is what a twin gets for one exchange. Only a hang takes it.
-const twinPatience = 30 * time.Second
+const twinPatience = 4 * time.Second
 
 // board is where both ends of an exchange see how far it is.
 type board struct {

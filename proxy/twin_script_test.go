@@ -30,8 +30,9 @@ import (
 // The client:
 //
 //	PARALLEL N               does it all N times at once, on one connection
-//	WAIT seen | head | continue | read N | body N
-//	                         for the server to have the head, to have read N bytes; for the answer's head, a 100, N bytes
+//	WAIT seen | head | continue | end | read N | body N
+//	                         for the server to have the head, to have read N bytes; for the answer's head, a 100, N bytes,
+//	                         its end
 //
 // The server. Unless it says EARLY, it reads all before its head. What is left at the end is done: a head with
 // :status 200, the end of the stream with what fields are left as trailers:
@@ -138,6 +139,8 @@ func (s *step) arguments(args []string) bool {
 	for i, a := range args {
 		name, value, ok := strings.Cut(a, "=")
 		switch {
+		case s.do == "WAIT" && i == 0:
+			s.what = a
 		case ok && s.do == "SETTINGS":
 			id, known := settingNames[name]
 			if !known {
@@ -159,8 +162,6 @@ func (s *step) arguments(args []string) bool {
 			s.prio = true
 		case a == "all":
 			s.n = -1
-		case s.do == "WAIT" && i == 0:
-			s.what = a
 		default:
 			s.n = number(a, 1<<31-1)
 		}
@@ -311,8 +312,9 @@ func (x *script) settle(held bool) {
 	}
 	granted := 0                // by WINDOW
 	read, goal, full := 0, 0, 0 // what the server has read, wants to, has to send
-	begun := -1                 // the server's step that set goal or full
-	length, broken, informed := -1, false, false
+	announced := announced(x.client)
+	begun := -1 // the server's step that set goal or full
+	length, broken := -1, false
 	status := "200"
 	sent := func() bool { return c.head && (!held || c.ended) }
 	visible := func() bool {
@@ -322,14 +324,18 @@ func (x *script) settle(held bool) {
 	clientStep := func(p *step) bool {
 		switch p.do {
 		case "HEADERS":
-			c.head = true
+			broken = broken || c.ended
 			c.ended = c.ended || p.end
+			broken = broken || c.head && c.ended && c.body < announced
+			c.head = true
 		case "DATA":
+			broken = broken || c.ended
 			if !over() && c.body+p.n > goal+buffered && !held {
 				return false
 			}
 			c.body += p.n
 			c.ended = c.ended || p.end
+			broken = broken || announced >= 0 && (c.body > announced || c.ended && c.body < announced)
 		case "RST":
 			c.ended, broken = true, true
 		case "FRAME":
@@ -349,7 +355,9 @@ func (x *script) settle(held bool) {
 			case "head":
 				return visible()
 			case "continue":
-				return informed || visible() || expects(x.client) && c.head && !c.ended
+				return visible() || expects(x.client) && c.head && !c.ended
+			case "end":
+				return over()
 			case "read":
 				return read >= p.n || over()
 			case "body":
@@ -383,7 +391,6 @@ func (x *script) settle(held bool) {
 			return c.ended || p.n >= 0 && read == goal
 		case "HEADERS":
 			if strings.HasPrefix(status, "1") && !s.head {
-				informed = informed || status == "100"
 				status = "200"
 				return true
 			}
@@ -449,6 +456,25 @@ func (x *script) settle(held bool) {
 			s.steps[s.at] = step{}
 		}
 	}
+}
+
+// announced is the length that the client announces; -1: none, or none that
+// counts.
+func announced(client []step) int {
+	length := -1
+	for _, s := range client {
+		if s.do == "HEADERS" {
+			break
+		}
+		if s.do == "field" && s.field.Name == "content-length" {
+			n, err := strconv.Atoi(s.field.Value)
+			if err != nil || length >= 0 {
+				return -1
+			}
+			length = n
+		}
+	}
+	return length
 }
 
 func expects(client []step) bool {
