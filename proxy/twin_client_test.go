@@ -149,15 +149,19 @@ func (w *twin) run(x *script, fresh bool) *result {
 			h := w.act(p, steps, mark, c, x.manual)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.await(func() bool { return c.active == 0 })
+			// A connection that is lost may take its time to reach the upstream.
+			w.await(func() bool { return c.active == 0 || p.outcome != "" })
 			delete(w.plays, mark)
-			res.got[i], res.seen[i] = w.gather(p, h), c.seen
-			if g := res.got[i]; pseudo(g.head, "execproxy-error") != "" {
+			g := w.gather(p, h)
+			if pseudo(g.head, "execproxy-error") != "" {
 				g.body = bytes.ReplaceAll(g.body, []byte(w.front.authority), []byte("server"))
 				g.head = slices.DeleteFunc(g.head, func(f hpack.HeaderField) bool { return f.Name == "content-length" })
 			}
+			res.got[i] = g
 			for _, s := range c.seen {
+				s := *s
 				s.host = strings.ReplaceAll(s.host, w.front.authority, "server")
+				res.seen[i] = append(res.seen[i], &s)
 			}
 		})
 	}

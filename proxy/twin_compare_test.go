@@ -140,8 +140,17 @@ var tolerated = []struct {
 		"whether a request got through that the client took back, or lost by what it did to the stream or the connection",
 		"RFC 9113 sections 5.1, 5.4: what ends a stream may overtake what is still to be passed on",
 		func(x *script, a, b *view) {
-			if a.got.end == "LEFT" && b.got.end == "LEFT" || x.wild && a.got.cut() && b.got.cut() {
+			if a.got.end == "LEFT" && b.got.end == "LEFT" || x.wrong && a.got.cut() && b.got.cut() {
 				a.seen, b.seen = nil, nil
+			}
+		},
+	},
+	{
+		"whether an answer comes in time before the client's own mistake",
+		"RFC 9113 section 5.4: an error ends the stream or the connection when it is noticed",
+		func(x *script, a, b *view) {
+			if x.wrong && (a.got.cut() || b.got.cut()) && a.got.end != b.got.end {
+				a.verdict, b.verdict = "lost", "lost"
 			}
 		},
 	},
@@ -274,6 +283,9 @@ func (r *result) summary() string {
 		}
 		if r.conn != "" {
 			word = append(word, r.conn)
+		}
+		if v.refused() {
+			word = []string{"refused"}
 		}
 		all = append(all, strings.Join(word, " "))
 	}

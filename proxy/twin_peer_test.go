@@ -122,6 +122,9 @@ func (p *peer) hear() {
 		case *http2.GoAwayFrame:
 			if f.ErrCode != http2.ErrCodeNo || f.LastStreamID < p.next-2 {
 				p.outcome = "GOAWAY " + f.ErrCode.String()
+				if p.accept == nil { // some go on reading for a while
+					reply = func() { _ = p.nc.Close() }
+				}
 			}
 		case *http2.RSTStreamFrame:
 			if h != nil && !h.reset {

@@ -221,6 +221,7 @@ type script struct {
 	frames         bool // the server is frames
 	early          bool // the server may answer before it has all
 	wild           bool // something for the connection is in it: it has one of its own
+	wrong          bool // the client does something that ends its stream, or its connection
 	manual         bool // the client grants no windows by itself
 }
 
@@ -285,6 +286,14 @@ func newScript(client, server string, held bool) *script {
 		x.server = append([]step{{do: "READ", n: -1}}, x.server...)
 	}
 	x.settle(held)
+	if n := announced(x.client); n >= 0 {
+		for _, s := range x.client {
+			if s.do == "DATA" {
+				n -= s.n
+			}
+		}
+		x.wrong = x.wrong || n != 0
+	}
 	return x
 }
 
@@ -324,11 +333,13 @@ func (x *script) settle(held bool) {
 	clientStep := func(p *step) bool {
 		switch p.do {
 		case "HEADERS":
+			x.wrong = x.wrong || c.ended
 			broken = broken || c.ended
 			c.ended = c.ended || p.end
 			broken = broken || c.head && c.ended && c.body < announced
 			c.head = true
 		case "DATA":
+			x.wrong = x.wrong || c.ended || !c.head
 			broken = broken || c.ended
 			if !over() && c.body+p.n > goal+buffered && !held {
 				return false
@@ -339,11 +350,17 @@ func (x *script) settle(held bool) {
 		case "RST":
 			c.ended, broken = true, true
 		case "FRAME":
-			broken = true
+			broken, x.wrong = true, true
+		case "CWINDOW":
+			x.wrong = true
 		case "WINDOW":
 			granted += p.n
+			if p.n == 0 || granted+window > 1<<31-1 {
+				broken, x.wrong = true, true
+			}
 		case "SETTINGS":
 			for _, set := range p.set {
+				x.wrong = x.wrong || set.Valid() != nil
 				if set.ID == http2.SettingInitialWindowSize {
 					window = int(min(set.Val, 1<<30))
 				}

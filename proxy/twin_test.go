@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 var updateTwins = flag.Bool("update-twins", false, "write testdata/twins.golden")
@@ -38,6 +40,21 @@ func newTwins(t testing.TB, frames bool, o Options) *twins {
 		b: newTwin(t, "b", frames, newTwinB, o)}
 }
 
+// leavesNothing waits, at the end of the test, for the goroutines that it began:
+// net/http's server keeps a connection for a second after its GOAWAY.
+func leavesNothing(t testing.TB) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		err := goleak.Find(before)
+		for n := 0; err != nil && n < 10; n++ {
+			err = goleak.Find(before)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // play runs one exchange through both and tells what is different.
 func (w *twins) play(x *script, fresh bool) ([2]*result, string) {
 	var results [2]*result
@@ -58,6 +75,7 @@ func FuzzTwins(f *testing.F) {
 	for _, s := range twinSeeds() {
 		f.Add(s.client, s.server)
 	}
+	leavesNothing(f)
 	web, frames := newTwins(f, false, Options{}), newTwins(f, true, Options{})
 	f.Fuzz(func(t *testing.T, client, server string) {
 		x := newScript(client, server, false)
@@ -78,7 +96,8 @@ func FuzzTwins(f *testing.F) {
 // about something, and what changes with Go.
 func TestTwinSeeds(t *testing.T) {
 	var b strings.Builder
-	var web, frames *twins = newTwins(t, false, Options{}), newTwins(t, true, Options{})
+	leavesNothing(t)
+	web, frames := newTwins(t, false, Options{}), newTwins(t, true, Options{})
 	for _, s := range twinSeeds() {
 		x := newScript(s.client, s.server, false)
 		w := web
