@@ -166,9 +166,7 @@ func (w *twin) run(x *script, fresh bool) *result {
 		})
 	}
 	all.Wait()
-	if x.wild {
-		p.settled()
-	}
+	p.settled() // what this exchange does to the connection is not for the next one
 	w.mu.Lock()
 	for id := range p.open {
 		delete(p.open, id)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2/hpack"
 )
 
@@ -140,8 +141,17 @@ var tolerated = []struct {
 		"whether a request got through that the client took back, or lost by what it did to the stream or the connection",
 		"RFC 9113 sections 5.1, 5.4: what ends a stream may overtake what is still to be passed on",
 		func(x *script, a, b *view) {
-			if a.got.end == "LEFT" && b.got.end == "LEFT" || x.wrong && a.got.cut() && b.got.cut() {
+			if a.got.end == "LEFT" && b.got.end == "LEFT" || (x.wrong || x.short) && a.got.cut() && b.got.cut() {
 				a.seen, b.seen = nil, nil
+			}
+		},
+	},
+	{
+		"a request that is malformed and that net/http lets pass",
+		"RFC 9113 sections 8.1.1, 8.2.1, 8.3.1: it must be refused",
+		func(x *script, a, b *view) {
+			if b.refused() && !a.refused() && x.lenient() {
+				a.verdict, b.verdict = "refused", "refused"
 			}
 		},
 	},
@@ -149,7 +159,7 @@ var tolerated = []struct {
 		"whether an answer comes in time before the client's own mistake",
 		"RFC 9113 section 5.4: an error ends the stream or the connection when it is noticed",
 		func(x *script, a, b *view) {
-			if x.wrong && (a.got.cut() || b.got.cut()) && a.got.end != b.got.end {
+			if x.wrong && ((a.got.cut() || b.got.cut()) && a.got.end != b.got.end || a.refused() != b.refused()) {
 				a.verdict, b.verdict = "lost", "lost"
 			}
 		},
@@ -206,6 +216,36 @@ var tolerated = []struct {
 			}
 		},
 	},
+}
+
+// lenient reports whether net/http lets a request pass that RFC 9113 calls
+// malformed: white space around a value, a method that is no token, an authority
+// that is none or that is not the Host, a length of a body that does not come, a
+// path with bytes that no path has.
+func (x *script) lenient() bool {
+	block, authority, host, end := 0, "", "", false
+	odd := false
+	for _, s := range x.client {
+		switch f := s.field; {
+		case s.do == "HEADERS":
+			block++
+			end = end || block == 1 && s.end
+		case s.do != "field":
+		case strings.Trim(f.Value, " \t") != f.Value:
+			odd = true
+		case f.Name == ":method":
+			odd = odd || !httpguts.ValidHeaderFieldName(f.Value)
+		case f.Name == ":authority":
+			authority = f.Value
+			odd = odd || !httpguts.ValidHostHeader(f.Value) || strings.ContainsAny(f.Value, "@/ ")
+		case f.Name == "host":
+			odd = odd || host != "" && host != f.Value
+			host = f.Value
+		case f.Name == ":path":
+			odd = odd || strings.ContainsFunc(f.Value, func(r rune) bool { return r <= ' ' || r >= 0x7f })
+		}
+	}
+	return odd || host != "" && authority != "" && host != authority || end && announced(x.client) > 0
 }
 
 // compare tells what is different between two twins, or wrong with one of them.

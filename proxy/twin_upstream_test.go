@@ -44,7 +44,7 @@ func (c *play) clientOver() bool {
 
 // answerer is a way to answer.
 type answerer interface {
-	read(n int) (b []byte, end bool) // n < 0: all
+	read(n int, piece func([]byte)) (end bool) // n < 0: all; piece is called with board.mu held
 	trailer() http.Header
 	head(fields []hpack.HeaderField, s step)
 	data(b []byte, s step)
@@ -75,9 +75,11 @@ func (c *play) perform(b *board, sees *sighting, a answerer) {
 		case "field":
 			fields = append(fields, s.field)
 		case "READ":
-			got, end := a.read(s.n)
+			end := a.read(s.n, func(got []byte) {
+				sees.body = append(sees.body, got...)
+				b.cond.Broadcast()
+			})
 			b.mu.Lock()
-			sees.body = append(sees.body, got...)
 			if end {
 				sees.whole, sees.trailer = true, a.trailer()
 			}
@@ -173,23 +175,32 @@ func (w *twin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer w.finish(c)
 	defer context.AfterFunc(r.Context(), func() { w.mu.Lock(); w.cond.Broadcast(); w.mu.Unlock() })()
-	c.perform(&w.board, s, &webAnswer{w: rw, r: r, http: http.NewResponseController(rw)})
+	c.perform(&w.board, s, &webAnswer{b: &w.board, w: rw, r: r, http: http.NewResponseController(rw)})
 }
 
 // webAnswer answers through net/http.
 type webAnswer struct {
+	b    *board
 	w    http.ResponseWriter
 	r    *http.Request
 	http *http.ResponseController
 }
 
-func (a *webAnswer) read(n int) ([]byte, bool) {
+func (a *webAnswer) read(n int, piece func([]byte)) bool {
 	src := io.Reader(a.r.Body)
 	if n >= 0 {
 		src = io.LimitReader(src, int64(n))
 	}
-	b, err := io.ReadAll(src)
-	return b, err == nil && n < 0
+	buf := make([]byte, 16<<10)
+	for {
+		got, err := src.Read(buf)
+		a.b.mu.Lock()
+		piece(buf[:got])
+		a.b.mu.Unlock()
+		if err != nil {
+			return err == io.EOF && n < 0
+		}
+	}
 }
 
 func (a *webAnswer) trailer() http.Header { return a.r.Trailer.Clone() }
@@ -391,30 +402,31 @@ type frameAnswer struct {
 	taken int
 }
 
-func (a *frameAnswer) read(n int) ([]byte, bool) {
+func (a *frameAnswer) read(n int, piece func([]byte)) bool {
 	p := a.h.p
 	p.mu.Lock()
-	var got []byte
-	for {
+	defer p.mu.Unlock()
+	for total := 0; ; {
 		p.await(func() bool { return len(a.h.body) > a.taken || a.over() || a.h.ended })
-		piece := a.h.body[a.taken:]
+		got := a.h.body[a.taken:]
 		if n >= 0 {
-			piece = piece[:min(len(piece), n-len(got))]
+			got = got[:min(len(got), n-total)]
 		}
-		got = append(got, piece...)
-		a.taken += len(piece)
+		piece(got)
+		a.taken += len(got)
+		total += len(got)
 		ended := a.h.ended
-		done := p.late || a.over() || n >= 0 && len(got) == n || len(piece) == 0 && ended
-		whole := done && n < 0 && ended && !a.h.reset
-		if done {
+		switch {
+		case p.late, a.over(), len(got) == 0 && ended:
+			return n < 0 && ended && !a.h.reset
+		case n >= 0 && total == n:
+			return false
+		}
+		if !ended && len(got) > 0 {
 			p.mu.Unlock()
-			return got, whole
+			p.write(func() { _ = p.fr.WriteWindowUpdate(a.h.id, uint32(len(got))) })
+			p.mu.Lock()
 		}
-		p.mu.Unlock()
-		if !ended && len(piece) > 0 {
-			p.write(func() { _ = p.fr.WriteWindowUpdate(a.h.id, uint32(len(piece))) })
-		}
-		p.mu.Lock()
 	}
 }
 
