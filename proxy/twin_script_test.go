@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -223,6 +224,7 @@ type script struct {
 	wild           bool // something for the connection is in it: it has one of its own
 	wrong          bool // the client does what ends its stream or its connection, sooner or later
 	short          bool // the body does not have the length that was announced
+	again          bool // the server says that it did nothing: it may be asked again
 	manual         bool // the client grants no windows by itself
 }
 
@@ -283,6 +285,7 @@ func newScript(client, server string, held bool) *script {
 	if x.wild {
 		x.copies = 1
 	}
+	x.resets()
 	if !x.early {
 		x.server = append([]step{{do: "READ", n: -1}}, x.server...)
 	}
@@ -298,6 +301,33 @@ func newScript(client, server string, held bool) *script {
 		x.wrong = x.wrong || x.short && (x.early || announced(x.client) == 0)
 	}
 	return x
+}
+
+// resets takes out those with which net/http's own transport, and not the proxy,
+// deals: it sends again what has no body, without end after PROTOCOL_ERROR and
+// for half a minute after REFUSED_STREAM.
+func (x *script) resets() {
+	content := 0
+	for _, s := range x.client {
+		if s.do == "DATA" {
+			content += s.n
+		}
+	}
+	x.server = slices.Clone(x.server)
+	for i := range x.server {
+		s := &x.server[i]
+		if s.do == "HEADERS" || s.do == "DATA" {
+			return
+		}
+		if s.do != "RST" {
+			continue
+		}
+		if code := http2.ErrCode(s.n); content == 0 && (code == http2.ErrCodeProtocol || code == http2.ErrCodeRefusedStream) {
+			s.n = int(http2.ErrCodeInternal)
+		}
+		x.again = http2.ErrCode(s.n) == http2.ErrCodeRefusedStream || http2.ErrCode(s.n) == http2.ErrCodeProtocol
+		return
+	}
 }
 
 // buffered is how much of a body a proxy surely takes from one side while the
@@ -352,10 +382,8 @@ func (x *script) settle(held bool) {
 			broken = broken || announced >= 0 && (c.body > announced || c.ended && c.body < announced)
 		case "RST":
 			c.ended, broken = true, true
-		case "FRAME":
-			broken, x.wrong = true, true
-		case "CWINDOW":
-			x.wrong = true
+		case "FRAME", "CWINDOW":
+			x.wrong = true // perhaps
 		case "WINDOW":
 			granted += p.n
 			if p.n == 0 || granted+window > 1<<31-1 {
@@ -433,7 +461,7 @@ func (x *script) settle(held bool) {
 			}
 			broken = broken || length >= 0 && s.body > length
 			s.ended = s.ended || p.end
-		case "RST", "FRAME", "SETTINGS":
+		case "RST":
 			broken = true
 		case "WAIT":
 			switch p.what {
