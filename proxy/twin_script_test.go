@@ -363,6 +363,7 @@ func (x *script) settle(held bool) {
 		return s.ended || broken || s.head && !headless && status != "204" && status != "304" && (length < 0 || s.body > 0)
 	}
 	over := func() bool { return s.ended || broken }
+	arrived := func() bool { return broken || s.ended && s.body <= window+granted }
 	clientStep := func(p *step) bool {
 		switch p.do {
 		case "HEADERS":
@@ -405,11 +406,11 @@ func (x *script) settle(held bool) {
 			case "continue":
 				return visible() || expects(x.client) && c.head && !c.ended
 			case "end":
-				return over()
+				return arrived()
 			case "read":
 				return sent() && read >= p.n || over()
 			case "body":
-				return over() || min(s.body, window+granted) >= p.n && visible()
+				return arrived() || min(s.body, window+granted) >= p.n && visible()
 			}
 		}
 		return true
