@@ -118,7 +118,7 @@ func (w *twin) run(x *script, fresh bool) *result {
 	}
 	if p == nil {
 		var first []http2.Setting
-		if i := slices.IndexFunc(steps, func(s step) bool { return s.do != "field" && s.do != "PARALLEL" }); i >= 0 && steps[i].do == "SETTINGS" {
+		if i, ok := firstSettings(steps); ok {
 			first = append([]http2.Setting{}, steps[i].set...)
 			steps = slices.Delete(slices.Clone(steps), i, i+1)
 			if !x.manual {

@@ -330,6 +330,12 @@ func (x *script) resets() {
 	}
 }
 
+// firstSettings finds the SETTINGS with which the client's connection begins.
+func firstSettings(client []step) (int, bool) {
+	i := slices.IndexFunc(client, func(s step) bool { return s.do != "field" && s.do != "PARALLEL" })
+	return i, i >= 0 && client[i].do == "SETTINGS"
+}
+
 // buffered is how much of a body a proxy surely takes from one side while the
 // other does not want it.
 const buffered = 16 << 10
@@ -346,7 +352,10 @@ func (x *script) settle(held bool) {
 	c, s := &side{steps: x.client}, &side{steps: x.server}
 	window := 1 << 30
 	if x.manual {
-		window = 0
+		window = 1 << 20 // what twin.dial says
+		if _, ok := firstSettings(x.client); ok {
+			window = 65535
+		}
 	}
 	headless := false // the answer has no body
 	for _, f := range x.client {

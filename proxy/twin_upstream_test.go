@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -238,7 +239,8 @@ func (a *webAnswer) data(b []byte, s step) {
 
 func (a *webAnswer) end(fields []hpack.HeaderField, _ step) {
 	for _, f := range fields {
-		if !strings.HasPrefix(f.Name, ":") {
+		// net/http does not end a stream of whose trailer it can write nothing.
+		if httpguts.ValidHeaderFieldName(f.Name) && httpguts.ValidHeaderFieldValue(f.Value) {
 			a.w.Header().Add(http.TrailerPrefix+f.Name, f.Value)
 		}
 	}
