@@ -215,6 +215,15 @@ var tolerated = []struct {
 		},
 	},
 	{
+		"whether more on a stream that was refused ends the connection",
+		"RFC 9113 section 5.1: to the one end the stream is closed, to the other it was never opened",
+		func(x *script, a, b *view) {
+			if a.got.status == "" && b.got.status == "" && len(a.seen) == 0 && len(b.seen) == 0 {
+				a.conn, b.conn = "", ""
+			}
+		},
+	},
+	{
 		"which error ends a connection",
 		"RFC 9113 section 7: codes are hints; that it ends is none",
 		func(x *script, a, b *view) {

@@ -286,6 +286,7 @@ func newScript(client, server string, held bool) *script {
 		x.copies = 1
 	}
 	x.resets()
+	x.refusals()
 	if !x.early {
 		x.server = append([]step{{do: "READ", n: -1}}, x.server...)
 	}
@@ -327,6 +328,26 @@ func (x *script) resets() {
 		}
 		x.again = http2.ErrCode(s.n) == http2.ErrCodeRefusedStream || http2.ErrCode(s.n) == http2.ErrCodeProtocol
 		return
+	}
+}
+
+// refusals takes out the reading behind a status over 299: there net/http's
+// transport stops an upload without ending it.
+func (x *script) refusals() {
+	status, refused := "200", false
+	for i := range x.server {
+		switch s := &x.server[i]; s.do {
+		case "field":
+			if s.field.Name == ":status" {
+				status = s.field.Value
+			}
+		case "HEADERS", "DATA":
+			refused = refused || status > "299"
+		case "READ":
+			if refused {
+				*s = step{}
+			}
+		}
 	}
 }
 
