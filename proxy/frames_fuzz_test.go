@@ -257,7 +257,9 @@ func frameSeeds() (seeds [][]byte) {
 			_ = fr.WritePriority(3, http2.PriorityParam{StreamDep: 5, Weight: 1})
 		}
 	})
-	add(func(fr *http2.Framer) { _ = fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31}) })
+	add(func(fr *http2.Framer) {
+		_ = fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31})
+	})
 	add(func(fr *http2.Framer) { _ = fr.WriteWindowUpdate(0, 1<<31-1) })
 	add(func(fr *http2.Framer) { _ = fr.WriteData(1, true, []byte("idle")) })
 	add(func(fr *http2.Framer) {

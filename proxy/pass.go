@@ -146,7 +146,7 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 
 // read looks whether a request can be passed on without waiting, and how.
 func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
-	v := view{Verified: p.verified(s.Conn().ConnectionState())}
+	v := caller{Verified: p.verified(s.Conn().ConnectionState())}
 	var path string
 	var special http.Header
 	lengths := 0

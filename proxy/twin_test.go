@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ var updateTwins = flag.Bool("update-twins", false, "write testdata/twins.golden"
 // newTwinA is a proxy that is net/http on both sides: the measure.
 func newTwinA(t testing.TB, o Options) *front {
 	o.Transport = outbound(t, true)
-	return start(t, o, false)
+	return startWith(t, o, false, false, func(s *http.Server) { s.TLSNextProto = nil })
 }
 
 // newTwinB is the proxy that is held against it.
