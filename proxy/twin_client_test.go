@@ -253,7 +253,7 @@ func (w *twin) act(p *peer, steps []step, mark string, c *play, manual bool) *he
 		case "WAIT":
 			w.mu.Lock()
 			w.await(func() bool {
-				if over() {
+				if h == nil || over() {
 					return true
 				}
 				switch s.what {

@@ -106,6 +106,8 @@ func (v *view) refused() bool {
 		return v.got.cut() && v.got.end != "RST REFUSED_STREAM"
 	case "400", "431":
 		return v.got.ours() || strings.HasPrefix(strings.Join(v.got.head["content-type"], ""), "text/plain") || len(v.got.body) > 0 && v.got.body[0] == '<'
+	case "502": // net/http cannot write it, a trailer's odd name for one
+		return v.got.ours() && len(v.seen) == 0
 	}
 	return false
 }

@@ -417,6 +417,7 @@ func (x *script) settle(held bool) {
 			x.wrong = true // perhaps
 		case "WINDOW":
 			granted += p.n
+			x.wrong = x.wrong || !c.head
 			if p.n == 0 || granted+window > 1<<31-1 {
 				broken, x.wrong = true, true
 			}
@@ -428,6 +429,9 @@ func (x *script) settle(held bool) {
 				}
 			}
 		case "WAIT":
+			if !c.head {
+				return true // for nothing
+			}
 			switch p.what {
 			case "seen":
 				return sent() || over()
