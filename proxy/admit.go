@@ -23,8 +23,8 @@ const (
 // bearer token from browsers. It is an Authorization by another name.
 const wsBearer = "base64url.bearer.authorization.k8s.io."
 
-// view is what of a request decides whether it is admitted, whichever way it came.
-type view struct {
+// caller is what of a request decides whether it is admitted, whichever way it came.
+type caller struct {
 	Method   string
 	Host     string
 	Header   http.Header // Authorization, Sec-WebSocket-Protocol, Origin, Referer, Sec-Fetch-Site are looked at
@@ -33,7 +33,7 @@ type view struct {
 
 // admit decides whether r may pass, and whether it goes out as itself
 // (anonymous: nothing of ours is added).
-func (p *Proxy) admit(r *view, loopback bool) (anonymous bool, no *refusal) {
+func (p *Proxy) admit(r *caller, loopback bool) (anonymous bool, no *refusal) {
 	if loopback {
 		if no := guardBrowser(r); no != nil {
 			return false, no
@@ -86,7 +86,7 @@ func carriesCredential(h http.Header) bool {
 
 // guardBrowser keeps web pages out of the TCP listener. A page that rebinds
 // its name to 127.0.0.1 is told by Host, any other one by what browsers add.
-func guardBrowser(r *view) *refusal {
+func guardBrowser(r *caller) *refusal {
 	no := func(what string) *refusal {
 		return &refusal{code: http.StatusForbidden, reason: ReasonForbidden, hangUp: true,
 			message: "execproxy: " + what + ": this listener serves programs of this machine, as https://127.0.0.1:PORT, [::1] or localhost, and no web pages"}

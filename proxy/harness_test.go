@@ -157,8 +157,14 @@ func (l *logBuffer) String() string {
 // start runs a proxy in front of o.Server on a Unix socket (or loopback).
 func start(t testing.TB, o Options, loopback bool) *front {
 	t.Helper()
+	return startWith(t, o, loopback, !withoutStreams, nil)
+}
+
+// startWith says whether requests are passed from stream to stream, and may change the server.
+func startWith(t testing.TB, o Options, loopback, streams bool, change func(*http.Server)) *front {
+	t.Helper()
 	f := &front{logs: new(logBuffer)}
-	passes := o.Transport == nil && !withoutStreams
+	passes := o.Transport == nil && streams
 	if o.Transport == nil {
 		o.Transport = outbound(t, true)
 	}
@@ -195,11 +201,14 @@ func start(t testing.TB, o Options, loopback bool) *front {
 		t.Fatal(err)
 	}
 	f.network, f.addr = l.Addr().Network(), l.Addr().String()
-	streams := f.UnixStreams()
+	plane := f.UnixStreams()
 	if loopback {
-		streams = f.LoopbackStreams()
+		plane = f.LoopbackStreams()
 	}
-	srv := NewServer(h, ServerOptions{Plane: func(*h2.Conn) (*Streams, func()) { return streams, nil }, Logger: o.Logger})
+	srv := NewServer(h, ServerOptions{Plane: func(*h2.Conn) (*Streams, func()) { return plane, nil }, Logger: o.Logger})
+	if change != nil {
+		change(srv)
+	}
 	srv.TLSConfig = serverTLS("h2", "http/1.1")
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.ServeTLS(Listener(l), "", "") }()

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
@@ -20,13 +21,16 @@ type StreamTransport interface {
 	// TryReserve returns a connection with a stream reserved on it, or nil where a
 	// request would have to wait for one.
 	TryReserve() *h2.Conn
+	// Reserve waits for one. Its error is for StreamError.
+	Reserve(ctx context.Context) (*h2.Conn, error)
 	// StreamError is what RoundTrip would have returned for a stream that ended with err.
 	StreamError(err error) error
 }
 
-// Slowly serves a stream by a goroutine and an http.Handler. The request has come to its
-// end, body is its body; it has been sent in vain as often as tried says.
-type Slowly func(b *h2.Batch, s *h2.Stream, fields []h2.Field, body []byte, tried int)
+// Slowly serves a stream by a goroutine and an http.Handler. body is what has come of the
+// request's body, and been given back; end says that it is all. The request has been sent in
+// vain as often as tried says.
+type Slowly func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, body []byte, tried int)
 
 // Streams passes requests from stream to stream: those that need not wait for
 // anything, on the goroutine that has read them. The rest, and whatever goes wrong
@@ -57,11 +61,13 @@ type passage struct {
 	unsaid  int        // bytes of the request that up keeps
 	prepaid int        // of them, those that the client has had back already
 	owed    int        // bytes of the answer that down keeps
+	early   []byte     // of the request's body, while it waits for a connection: at most a window
 	signed  bool
-	gotAll  bool // of the request
-	ended   bool // the answer is complete
-	over    bool // nothing more is done
-	handed  bool // to the handler
+	gotAll  bool               // of the request
+	ended   bool               // the answer is complete
+	waits   context.CancelFunc // ends the wait for a connection; nil: there is none
+	over    bool               // nothing more is done
+	handed  bool               // to the handler
 	begun   time.Time
 }
 
@@ -140,7 +146,7 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 
 // read looks whether a request can be passed on without waiting, and how.
 func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
-	v := view{Verified: p.verified(s.Conn().ConnectionState())}
+	v := caller{Verified: p.verified(s.Conn().ConnectionState())}
 	var path string
 	var special http.Header
 	lengths := 0
@@ -216,11 +222,55 @@ func (x *passage) send(b *h2.Batch) bool {
 	}
 	conn := p.streams.TryReserve()
 	if conn == nil {
+		return x.await()
+	}
+	return x.open(b, conn, k)
+}
+
+// await has the request sent when there is a connection for it: when all are full a
+// thousand watches may wait for the next, and each is passed on like any other then. It
+// needs the lock. False: there is nothing to wait for.
+func (x *passage) await() bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	x.waits = cancel
+	go func() {
+		defer cancel()
+		conn, err := x.p.streams.Reserve(ctx)
+		var b h2.Batch
+		x.mu.Lock()
+		x.waits = nil
+		switch {
+		case x.over:
+			if err == nil {
+				conn.Release()
+			}
+		case err == nil && x.openNow(&b, conn):
+		default:
+			x.handOver(&b, 0) // there it fails as it did here, or there is another way
+		}
+		x.mu.Unlock()
+		b.Flush()
+	}()
+	return true
+}
+
+// openNow signs a request that has waited, and sends it. It needs the lock.
+func (x *passage) openNow(b *h2.Batch, conn *h2.Conn) bool {
+	k := scratches.Get().(*scratch)
+	defer k.rest()
+	if !x.p.compose(k, x.request, x.gotAll && len(x.early) == 0) {
+		conn.Release()
 		return false
 	}
+	return x.open(b, conn, k)
+}
+
+// open needs the lock.
+func (x *passage) open(b *h2.Batch, conn *h2.Conn, k *scratch) bool {
+	p, l := x.p, x.request
 	x.begun = time.Now()
 	body := l.whole && len(l.body) > 0
-	up, err := conn.Open(b, k.out, x.gotAll && !body, (*serverSide)(x))
+	up, err := conn.Open(b, k.out, x.gotAll && !body && len(x.early) == 0, (*serverSide)(x))
 	if err != nil {
 		return false
 	}
@@ -233,6 +283,12 @@ func (x *passage) send(b *h2.Batch) bool {
 		sent, _ := up.Write(b, l.body, true) // of an overrun the server's side is told
 		x.unsaid = len(l.body) - sent
 		x.prepaid = x.unsaid
+	}
+	if early := x.early; len(early) > 0 {
+		x.early = nil
+		sent, _ := up.Write(b, early, x.gotAll)
+		x.unsaid += len(early) - sent
+		x.down.Consumed(b, sent)
 	}
 	return true
 }
@@ -344,6 +400,9 @@ func (x *passage) finish() {
 		return
 	}
 	x.over = true
+	if x.waits != nil {
+		x.waits()
+	}
 	if x.request != nil {
 		x.request.free()
 		x.request = nil
@@ -408,11 +467,15 @@ func (x *passage) again(b *h2.Batch, tried int) bool {
 	return true
 }
 
-// handOver gives a request that is complete to the handler. It needs the lock.
+// handOver gives a request of which the server has nothing to the handler. It needs the lock.
 func (x *passage) handOver(b *h2.Batch, tried int) {
 	in, body := append([]h2.Field(nil), x.request.in...), x.request.body
+	if !x.request.kept {
+		body = x.early
+	}
+	x.down.Consumed(b, len(x.early))
 	x.handed = true
-	x.slow(b, x.down, in, body, tried)
+	x.slow(b, x.down, in, x.gotAll, body, tried)
 	x.giveUp()
 }
 

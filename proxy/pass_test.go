@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -61,6 +62,13 @@ func (s *testStreams) TryReserve() *h2.Conn {
 		return nil
 	}
 	return s.conn
+}
+
+func (s *testStreams) Reserve(context.Context) (*h2.Conn, error) {
+	if c := s.TryReserve(); c != nil {
+		return c, nil
+	}
+	return nil, errors.New("no connection")
 }
 
 func (s *testStreams) StreamError(err error) error { return err }

@@ -20,7 +20,12 @@ func (c *clientSide) Data(b *h2.Batch, p []byte, end bool) {
 		x.gotAll = true
 	}
 	if x.over {
+		next := x.handedTo()
 		x.mu.Unlock()
+		if next != nil {
+			next.Data(b, p, end)
+			return
+		}
 		x.down.Consumed(b, len(p))
 		return
 	}
@@ -36,6 +41,11 @@ func (c *clientSide) Data(b *h2.Batch, p []byte, end bool) {
 		x.down.Consumed(b, len(p))
 		return
 	}
+	if x.up == nil { // it waits for a connection
+		x.early = append(x.early, p...)
+		x.mu.Unlock()
+		return
+	}
 	sent, err := x.up.Write(b, p, end)
 	x.unsaid += len(p) - sent
 	x.mu.Unlock()
@@ -47,7 +57,17 @@ func (c *clientSide) Data(b *h2.Batch, p []byte, end bool) {
 
 // Trailer implements h2.Receiver. Fields that were not announced end with us, as net/http has it;
 // a request that announces some is the handler's.
-func (c *clientSide) Trailer(b *h2.Batch, _ []h2.Field) { c.Data(b, nil, true) }
+func (c *clientSide) Trailer(b *h2.Batch, fields []h2.Field) {
+	x := (*passage)(c)
+	x.mu.Lock()
+	next := x.handedTo()
+	x.mu.Unlock()
+	if next != nil {
+		next.Trailer(b, fields)
+		return
+	}
+	c.Data(b, nil, true)
+}
 
 // Sent implements h2.Receiver: n bytes of the answer have gone out.
 func (c *clientSide) Sent(b *h2.Batch, n int) {

@@ -20,8 +20,8 @@ import (
 	"github.com/execproxy/execproxy/transport/h2"
 )
 
-// script is a server that says frame by frame what happens to its streams.
-func script(t testing.TB, begin func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool)) *url.URL {
+// scripted is a server that says frame by frame what happens to its streams.
+func scripted(t testing.TB, begin func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool)) *url.URL {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,7 +125,7 @@ func wait(t testing.TB, what string, ok func() bool) {
 // A client that gives up a watch has it given up at the server, and nothing of it is left.
 func TestPassCancelled(t *testing.T) {
 	streams := make(chan *heard, 1)
-	server := script(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
 		h := listen(s)
 		s.Header(b, okHeader, false)
 		_, _ = s.Write(b, []byte("event\n"), false)
@@ -158,7 +158,7 @@ func TestPassCancelled(t *testing.T) {
 // A client that does not read is not read for, and costs others nothing.
 func TestPassSlowReader(t *testing.T) {
 	streams := make(chan *heard, 2)
-	server := script(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
 		h := listen(s)
 		s.Header(b, okHeader, false)
 		if value(fields, ":path") == "/short" {
@@ -210,7 +210,7 @@ func TestPassSlowReader(t *testing.T) {
 // A server that does not read an upload has the client wait.
 func TestPassSlowServer(t *testing.T) {
 	streams := make(chan *heard, 1)
-	server := script(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
 		h := listen(s)
 		h.hold = true
 		streams <- h
@@ -250,7 +250,7 @@ func TestPassSlowServer(t *testing.T) {
 
 // An answer that breaks off does not look complete.
 func TestPassBrokenAnswer(t *testing.T) {
-	server := script(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
 		switch value(fields, ":path") {
 		case "/reset":
 			s.Header(b, okHeader, false)
@@ -289,7 +289,7 @@ func TestPassBrokenAnswer(t *testing.T) {
 
 // An early answer to an upload is the answer; the rest is not wanted.
 func TestPassEarlyAnswer(t *testing.T) {
-	server := script(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
 		listen(s)
 		s.Header(b, []h2.Field{{Name: ":status", Value: "413"}}, false)
 		_, _ = s.Write(b, []byte("too large"), true)
@@ -321,7 +321,7 @@ func TestPassEarlyAnswer(t *testing.T) {
 // Close and EndWatches reach what is passed on.
 func TestPassEnds(t *testing.T) {
 	began := make(chan struct{}, 8)
-	server := script(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, fields []h2.Field, _ bool) {
 		listen(s)
 		if !strings.HasPrefix(value(fields, ":path"), "/silent") {
 			s.Header(b, okHeader, false)

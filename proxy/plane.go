@@ -17,10 +17,10 @@ type Plane func(c *h2.Conn) (s *Streams, done func())
 
 // begin is Options.Begin of a connection: what cannot be passed on is the handler's.
 func (plane Plane) begin(h http.Handler, o h2.ServeOptions) func(*h2.Batch, *h2.Stream, []h2.Field, bool) {
-	slow := func(b *h2.Batch, s *h2.Stream, fields []h2.Field, body []byte, tried int) {
+	slow := func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, body []byte, tried int) {
 		o := o
 		o.Body, o.Context = body, context.WithValue(o.Context, triedKey{}, tried)
-		h2.Serve(b, s, fields, true, h, o)
+		h2.Serve(b, s, fields, end, h, o)
 	}
 	return func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
 		if plane != nil {

@@ -245,7 +245,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, loopback bool) {
 	defer p.flights.remove(&x.flight)
 
 	var no *refusal
-	if x.anonymous, no = p.admit(&view{r.Method, r.Host, r.Header, p.verified(r.TLS)}, loopback); no != nil {
+	if x.anonymous, no = p.admit(&caller{r.Method, r.Host, r.Header, p.verified(r.TLS)}, loopback); no != nil {
 		p.refuse(w, r, no)
 		return
 	}

@@ -99,8 +99,8 @@ func announceTrailer(h http.Header, res *http.Response, r *http.Request) int {
 
 func sendTrailer(h, trailer http.Header, announced int) {
 	for name, values := range trailer {
-		if slices.Contains(responsePolicy, name) {
-			continue
+		if len(values) == 0 || slices.Contains(responsePolicy, name) {
+			continue // net/http's HTTP/2 server does not end a stream whose trailer has only names
 		}
 		if len(trailer) != announced { // some came unannounced
 			name = http.TrailerPrefix + name

@@ -82,7 +82,7 @@ func (f *Fields) List() []Field { return f.list }
 func (f *Fields) Transient(i int) bool { return f.transient[i] }
 
 // Format writes the names.
-func (f *Fields) Format(s fmt.State, _ rune) {
+func (f Fields) Format(s fmt.State, _ rune) {
 	names := make([]string, 0, len(f.list))
 	for _, field := range f.list {
 		names = append(names, field.Name)

@@ -31,6 +31,28 @@ func (t *Transport) TryReserve() *h2.Conn {
 	return nil
 }
 
+// Reserve waits for what TryReserve returns, dialling where it has to. The error is that of
+// ctx, an *UpstreamError, or one that says that the server has no HTTP/2, where RoundTrip
+// knows another way.
+func (t *Transport) Reserve(ctx context.Context) (*h2.Conn, error) {
+	for {
+		g, now := t.current.Load(), t.now()
+		if err := t.ready(g, now); err != nil {
+			return nil, err
+		}
+		g.touch(now)
+		c, err := g.conn(ctx)
+		switch {
+		case err == nil:
+			return c.h2, nil
+		case !errors.Is(err, errRetired):
+			return nil, err
+		case t.current.Load() == g || t.current.Load() == nil:
+			return nil, t.endedError()
+		}
+	}
+}
+
 // StreamError is what RoundTrip would return for a request that failed with err on a
 // stream from TryReserve before its answer began: an *UpstreamError, or err itself where it is not
 // the server's doing.

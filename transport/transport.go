@@ -269,14 +269,22 @@ func (t *Transport) Prewarm(ctx context.Context) error {
 }
 
 func (g *generation) warm(ctx context.Context) error {
+	again := 3
 	for {
 		conns := g.conns.Load()
 		if slices.ContainsFunc(*conns, (*conn).usable) {
 			return nil
 		}
-		if err := g.more(ctx, conns); errors.Is(err, errHTTP1) {
+		err := g.more(ctx, conns)
+		switch {
+		case errors.Is(err, errHTTP1):
 			return nil
-		} else if err != nil {
+		case errors.Is(err, errGoAwayAtOnce) && again > 0: // it may be one that is being replaced
+			again--
+			if err := sleep(ctx, failureHold); err != nil {
+				return err
+			}
+		case err != nil:
 			return err
 		}
 	}

@@ -220,3 +220,36 @@ func BenchmarkGet(b *testing.B) {
 		}
 	}
 }
+
+// TestReady: it has what Get would not wait for, and never makes an attempt.
+func TestReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shop{}
+		c := s.cache()
+		ready := func(when string, want int64) {
+			t.Helper()
+			before := s.calls.Load()
+			v, ok := c.Ready(time.Now())
+			if ok != (want != 0) || ok && v.number != want || !ok && v != nil {
+				t.Errorf("%s: %v, %t, want number %d", when, v, ok, want)
+			}
+			if s.calls.Load() != before {
+				t.Errorf("%s: it made an attempt", when)
+			}
+		}
+		ready("nothing yet", 0)
+		number(t, c, 1)
+		ready("there", 1)
+		c.Invalidate()
+		ready("invalidated", 0)
+		number(t, c, 2)
+		ready("another", 2)
+		time.Sleep(time.Hour - time.Minute)
+		ready("to be refreshed by who asks", 0)
+		s.closed.Store(true)
+		number(t, c, 2)
+		ready("there was an attempt, and it failed", 2)
+		time.Sleep(time.Minute)
+		ready("over", 0)
+	})
+}

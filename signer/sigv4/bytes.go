@@ -9,11 +9,13 @@ import (
 var kinds = makeKinds()
 
 const (
-	inToken     = 1 << iota // of RFC 9110, section 5.6.2
-	upperCase               // A to Z
-	unreserved              // of RFC 3986, section 2.3: SigV4 never encodes it
-	plainInPath             // unreserved, and no dot
-	notInHost               // what an authority must not have
+	inToken    = 1 << iota // of RFC 9110, section 5.6.2
+	upperCase              // A to Z
+	unreserved             // of RFC 3986, section 2.3: SigV4 never encodes it
+	notInHost              // what an authority must not have
+	inPath                 // unreserved, or a slash
+	slash
+	slashOrDot // next to slash: simplePath shifts one onto the other
 )
 
 func makeKinds() (k [256]byte) {
@@ -27,8 +29,10 @@ func makeKinds() (k [256]byte) {
 	set(inToken, plain+".!#$%&'*+^`|")
 	set(upperCase, upper)
 	set(unreserved, plain+".")
-	set(plainInPath, plain)
 	set(notInHost, " \t\r\n/,@")
+	set(inPath, plain+"./")
+	set(slash, "/")
+	set(slashOrDot, "/.")
 	return k
 }
 

@@ -47,7 +47,7 @@ type canonical struct {
 
 // String writes the canonical request as AWS defines it.
 func (c *canonical) String() string {
-	list := make([]signer.Field, 0, len(c.names))
+	list := make([]signer.Field, 0, len(c.names)+8)
 	for _, name := range c.names {
 		for _, value := range c.fields[name] {
 			list = append(list, signer.Field{Name: name, Value: fieldValue(value)})
@@ -61,7 +61,7 @@ func (c *canonical) String() string {
 	b = append(b, '\n')
 	b = appendNames(b, list)
 	b = append(b, '\n')
-	return string(append(b, c.payload...))
+	return text(append(b, c.payload...))
 }
 
 // appendHeader appends the canonical form of fields that are sorted by name, with trimmed

@@ -1,11 +1,15 @@
 // Package sigv4 signs requests with AWS Signature Version 4, and verifies them.
 //
-// [Signer] signs on aws-sdk-go-v2's own signer, but shows it a private view that holds the
-// fields to sign and nothing else: the SDK's signer sorts the query of the request it is
-// given, takes apart IPv6 authorities, and signs hop-by-hop fields. Only Authorization,
-// X-Amz-Date, X-Amz-Security-Token and X-Amz-Content-Sha256 come back, and
-// [TargetHeader] where it was asked for. [Verifier] is written apart from the SDK; the
+// [Signer] signs what it is shown and changes nothing: Authorization, X-Amz-Date,
+// X-Amz-Security-Token and X-Amz-Content-Sha256 come back, and [TargetHeader] where it was
+// asked for. It makes the signatures of aws-sdk-go-v2's own signer, which the tests hold it
+// against, but not its changes: that one sorts the query of the request it is given, takes
+// apart IPv6 authorities, and signs hop-by-hop fields. [Signer.SignFields] neither waits nor
+// allocates. [Verifier] shares with it the checks and the writing of the canonical form; the
 // tests hold each against the other and against the public test suite.
+//
+// The key of a day is derived once for each set of credentials. It is forgotten when the
+// secret, the access key id, the session token or the day (UTC) is another one.
 //
 // [LoadCredentials] takes the SDK's default chain and keeps what it yields fresh.
 //

@@ -16,6 +16,7 @@ import (
 // form is a request on its way to a signature: the memory for it, which is used again.
 type form struct {
 	fields []signer.Field // to be signed, sorted by name
+	simple bool           // the path is signed as it is
 	pairs  []pair         // of the query
 	mem    []byte         // what fields and pairs had to write anew
 	text   []byte         // the canonical request
@@ -56,8 +57,10 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 	if !validAuthority(r.Authority) {
 		return &signer.RequestError{Field: "authority", Problem: "want a host, with a port if it is sent with one"}
 	}
-	if err := requirePath(r.Path, s.o.Path); err != nil {
-		return err
+	if f.simple = simplePath(r.Path); !f.simple {
+		if err := requirePath(r.Path, s.o.Path); err != nil {
+			return err
+		}
 	}
 	if err := requireQuery(r.RawQuery); err != nil {
 		return err
@@ -66,6 +69,7 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 		return &signer.RequestError{Field: "body", Problem: "has no SHA-256 in lower-case hex to sign"}
 	}
 	f.fields, f.mem = f.fields[:0], f.mem[:0]
+	length := false // there is a Content-Length
 	for i := range sent {
 		name, value := sent[i].Name, sent[i].Value
 		if replaced(name) || neverSigned(name) {
@@ -79,6 +83,10 @@ func (f *form) prepare(s *Signer, r *signer.Request, sent []signer.Field) error 
 			return &signer.RequestError{Field: fieldName(name), Problem: problem}
 		}
 		if name == "content-length" {
+			if length {
+				return &signer.RequestError{Field: fieldName(name), Problem: tooMany}
+			}
+			length = true
 			n, err := strconv.ParseUint(value, 10, 63)
 			if err != nil {
 				return &signer.RequestError{Field: fieldName(name), Problem: "is not a number"}
@@ -146,7 +154,12 @@ func (f *form) finish(s *Signer, r *signer.Request, sent []signer.Field, k *dayK
 	}
 
 	b := append(append(f.text[:0], r.Method...), '\n')
-	b = append(appendPath(b, r.Path, s.o.Path, s.o.SingleEncode), '\n')
+	if f.simple {
+		b = append(b, r.Path...)
+	} else {
+		b = appendPath(b, r.Path, s.o.Path, s.o.SingleEncode)
+	}
+	b = append(b, '\n')
 	f.pairs, f.mem = splitQuery(f.pairs[:0], f.mem, r.RawQuery)
 	b = append(appendQuery(b, f.pairs), '\n')
 	b = append(appendHeader(b, f.fields), '\n')
@@ -186,15 +199,15 @@ func (f *form) finish(s *Signer, r *signer.Request, sent []signer.Field, k *dayK
 }
 
 // addHash adds the body's hash: as what it always is, or as what it is this time.
-func addHash(out *signer.Fields, hash string) {
-	switch hash {
+func addHash(out *signer.Fields, sum string) {
+	switch sum {
 	case signer.EmptySHA256:
 		out.Add(lowSHA256, signer.EmptySHA256)
 	case signer.UnsignedPayload:
 		out.Add(lowSHA256, signer.UnsignedPayload)
 	default:
 		var b [2 * sha256.Size]byte
-		out.AddBytes(lowSHA256, append(b[:0], hash...))
+		out.AddBytes(lowSHA256, append(b[:0], sum...))
 	}
 }
 

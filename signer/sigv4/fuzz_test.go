@@ -180,6 +180,27 @@ func FuzzPlain(f *testing.F) {
 	})
 }
 
+// FuzzPath: the quick look at a path lets nothing through that the slow one would change.
+func FuzzPath(f *testing.F) {
+	for _, path := range []string{"/", "/a", "/a/", "", "a", "//", "/a//b", "/./a", "/a/..", "/a/...", "/.a", "/a.b/c~d", "/a:b", "/%2e", "/a?b", "/\x80"} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		simple := simplePath(path)
+		for mode := PathStrict; mode <= PathNormalized; mode++ {
+			for _, single := range []bool{false, true} {
+				got, err := canonicalPath(path, mode, single)
+				if simple && (err != nil || got != path) {
+					t.Errorf("%q is taken for simple; mode %d: %q, %v", path, mode, got, err)
+				}
+				if !simple && err == nil && got == path && mode == PathStrict && !strings.Contains(path, "/.") && !strings.Contains(path, "%") {
+					t.Errorf("%q is not taken for simple", path)
+				}
+			}
+		}
+	})
+}
+
 // FuzzVerify: no Authorization that was not made with the key is accepted, and none panics.
 func FuzzVerify(f *testing.F) {
 	sent := signed(f, newSigner(f), testRequest())

@@ -40,7 +40,10 @@ type pair struct{ key, value string }
 
 // pairs splits a checked query. Empty pairs vanish, as they carry nothing.
 func pairs(query string) []pair {
-	all, _ := splitQuery(nil, nil, query)
+	if query == "" {
+		return nil
+	}
+	all, _ := splitQuery(make([]pair, 0, strings.Count(query, "&")+1), nil, query)
 	return all
 }
 
@@ -120,7 +123,13 @@ func decoded(s string) string {
 }
 
 // canonicalQuery sorts by encoded key, then by encoded value.
-func canonicalQuery(all []pair) string { return string(appendQuery(nil, all)) }
+func canonicalQuery(all []pair) string {
+	n := 0
+	for _, p := range all {
+		n += len(p.key) + len(p.value) + 2
+	}
+	return text(appendQuery(make([]byte, 0, n), all))
+}
 
 func appendQuery(b []byte, all []pair) []byte {
 	slices.SortFunc(all, func(a, b pair) int {

@@ -145,9 +145,10 @@ func (s *Signer) SignRequest(ctx context.Context, r *signer.Request) (http.Heade
 	if err := f.finish(s, r, f.given, s.keyOf(&creds, m.day), m, &out); err != nil {
 		return nil, err
 	}
-	h := make(http.Header, len(out.List()))
-	for _, field := range out.List() { // nobody resets out, so its values last
-		h[canonicalName(field.Name)] = []string{field.Value}
+	h, values := make(http.Header, len(out.List())), make([]string, len(out.List()))
+	for i, field := range out.List() { // nobody resets out, so its values last
+		values[i] = field.Value
+		h[canonicalName(field.Name)] = values[i : i+1 : i+1]
 	}
 	return h, nil
 }

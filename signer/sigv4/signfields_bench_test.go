@@ -10,22 +10,6 @@ import (
 	"github.com/execproxy/execproxy/signer"
 )
 
-// getRequest is a kubectl get's.
-func getRequest() *signer.Request {
-	return &signer.Request{
-		Method: "GET", Scheme: "https", Authority: "prod.example:6443",
-		Path: "/api/v1/namespaces/default/pods", RawQuery: "limit=500", ContentSHA256: signer.EmptySHA256,
-	}
-}
-
-var getFields = []signer.Field{
-	{Name: "accept", Value: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"},
-	{Name: "user-agent", Value: "kubectl/v1.36.3 (linux/amd64) kubernetes/0123456"},
-	{Name: "kubectl-command", Value: "kubectl get"},
-	{Name: "kubectl-session", Value: "fb4b1c9e-6a2f-4f0c-8a3e-6d1f0a7d7c11"},
-	{Name: "accept-encoding", Value: "gzip"},
-}
-
 func benchmarkFields(b *testing.B, r *signer.Request, sent []signer.Field, token string) {
 	s := ready(b, newSigner(b, func(o *Options) {
 		o.Clock = nil
@@ -50,6 +34,8 @@ func BenchmarkSignFields(b *testing.B) {
 		sent  []signer.Field
 		token string
 	}{
+		{"client-go/no token", getRequest(), programFields, ""},
+		{"client-go/900 byte token", getRequest(), programFields, long},
 		{"get/no token", getRequest(), getFields, ""},
 		{"get/900 byte token", getRequest(), getFields, long},
 		{"exec/no token", exec, flat(exec.Header), ""},
@@ -59,16 +45,42 @@ func BenchmarkSignFields(b *testing.B) {
 	}
 }
 
+// BenchmarkSignFieldsParallel: goroutines share nothing that they would wait for.
+func BenchmarkSignFieldsParallel(b *testing.B) {
+	s := ready(b, newSigner(b, func(o *Options) { o.Clock = nil }))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var out signer.Fields
+		r := getRequest()
+		for pb.Next() {
+			out.Reset()
+			if ok, err := s.SignFields(r, programFields, &out); !ok || err != nil {
+				b.Error(ok, err)
+				return
+			}
+		}
+	})
+}
+
 // BenchmarkSDK is what the SDK's signer needs for the same, given a request of its own.
 func BenchmarkSDK(b *testing.B) {
-	for name, token := range map[string]string{"get/no token": "", "get/900 byte token": strings.Repeat("t", 900)} {
-		b.Run(name, func(b *testing.B) {
-			creds := aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, SessionToken: token}
-			r := getRequest()
+	long := strings.Repeat("t", 900)
+	for _, bench := range []struct {
+		name  string
+		sent  []signer.Field
+		token string
+	}{
+		{"client-go/no token", programFields, ""},
+		{"client-go/900 byte token", programFields, long},
+		{"get/no token", getFields, ""},
+		{"get/900 byte token", getFields, long},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			creds := aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, SessionToken: bench.token}
+			r, sdk := getRequest(), newSDK(sdkOptions{})
 			b.ReportAllocs()
-			sdk := newSDK(sdkOptions{})
 			for b.Loop() {
-				req := sdkRequest(r, getFields)
+				req := sdkRequest(r, bench.sent)
 				if err := sdk.SignHTTP(b.Context(), creds, req, r.ContentSHA256, "eks", "eu-central-1", testTime); err != nil {
 					b.Fatal(err)
 				}

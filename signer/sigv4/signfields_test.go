@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,69 +20,6 @@ import (
 )
 
 var _ signer.FieldSigner = (*Signer)(nil)
-
-// ready returns a signer like s whose credentials are at hand.
-func ready(t testing.TB, s *Signer) *Signer {
-	t.Helper()
-	o := s.o
-	if _, ok := o.Credentials.(*Credentials); !ok {
-		c := NewCredentials(o.Credentials, CacheOptions{Clock: s.now})
-		if _, err := c.Retrieve(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		o.Credentials = c
-	}
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// flat lays a header out as HTTP/2 sends it, names in the order of the alphabet.
-func flat(h http.Header) (list []signer.Field) {
-	for name, values := range h {
-		for _, v := range values {
-			list = append(list, signer.Field{Name: lowerName(name), Value: v})
-		}
-	}
-	slices.SortStableFunc(list, func(a, b signer.Field) int { return strings.Compare(a.Name, b.Name) })
-	return list
-}
-
-// inHeader is what SignFields made, as SignRequest would have returned it.
-func inHeader(out *signer.Fields) http.Header {
-	h := http.Header{}
-	for _, f := range out.List() {
-		h.Add(f.Name, strings.Clone(f.Value))
-	}
-	return h
-}
-
-// signFields is SignRequest by way of SignFields.
-func signFields(t testing.TB, s *Signer, r *signer.Request) (http.Header, error) {
-	t.Helper()
-	return signList(t, ready(t, s), r, flat(r.Header))
-}
-
-// signList is SignFields of a signer that is ready.
-func signList(t testing.TB, s *Signer, r *signer.Request, sent []signer.Field) (http.Header, error) {
-	t.Helper()
-	view := *r
-	view.Header = nil
-	var out signer.Fields
-	ok, err := s.SignFields(&view, sent, &out)
-	if !ok {
-		t.Fatal("SignFields would have to wait")
-	}
-	if err != nil {
-		if len(out.List()) > 0 {
-			t.Errorf("%v, and fields %v", err, &out)
-		}
-		return nil, err
-	}
-	return inHeader(&out), nil
-}
 
 // TestSignFieldsAgrees: with every option SignFields makes what SignRequest makes.
 func TestSignFieldsAgrees(t *testing.T) {
@@ -164,6 +100,8 @@ func TestSignFieldsRefuses(t *testing.T) {
 		"upper-case user":              {withToken, []signer.Field{{Name: "Impersonate-User", Value: "x"}}, "header Impersonate-User"},
 		"Kelvin":                       {withToken, []signer.Field{{Name: "x-\u212a", Value: "x"}}, "header"},
 		"users apart":                  {withToken, []signer.Field{{Name: "impersonate-user", Value: "a"}, {Name: "a", Value: "b"}, {Name: "impersonate-user", Value: "b"}}, "header Impersonate-User"},
+		"two lengths of 0":             {withToken, []signer.Field{{Name: "content-length", Value: "0"}, {Name: "content-length", Value: "0"}}, "header Content-Length"},
+		"length":                       {withToken, []signer.Field{{Name: "content-length", Value: "0"}}, ""},
 		"their token":                  {noToken, []signer.Field{{Name: "x-amz-security-token", Value: "x"}}, fieldToken},
 		"replaced":                     {withToken, []signer.Field{{Name: "x-amz-security-token", Value: "x"}, {Name: "authorization", Value: "x"}}, ""},
 		"space, then a no-break space": {withToken, []signer.Field{{Name: "x-a", Value: " \u00a0a"}}, "header X-A"},
@@ -380,6 +318,13 @@ func TestRotation(t *testing.T) {
 		t.Errorf("%d sets of credentials, %d of 1200 signed at once", source.calls.Load(), fast.Load())
 	}
 	// What is kept is what was used last.
+	var out signer.Fields
+	if _, err := s.SignRequest(t.Context(), getRequest()); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := s.SignFields(getRequest(), nil, &out); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
 	if k, m := s.key.Load(), s.moment.Load(); k.day != "20261231" || m.day != k.day {
 		t.Errorf("kept: %v, and the day %s", k, m.day)
 	}

@@ -117,24 +117,10 @@ func crowdUpgrade(server string, config *tls.Config) error {
 }
 
 // census is an API server that counts who is there: watches, and upgraded
-// connections. Anything sent to tell goes to all watches.
-type census struct {
-	there atomic.Int64
-
-	mu   sync.Mutex
-	news chan struct{} // closed by tell
-}
+// connections.
+type census struct{ there atomic.Int64 }
 
 func (c *census) now() int64 { return c.there.Load() }
-
-// tell sends every watch an event, the last.
-func (c *census) tell() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.news != nil {
-		close(c.news)
-	}
-}
 
 func (c *census) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
@@ -143,23 +129,11 @@ func (c *census) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer c.there.Add(-1)
 		echo(w, r.Header.Get("Upgrade"))
 	case strings.HasSuffix(r.URL.Path, "/watch"):
-		c.mu.Lock()
-		if c.news == nil {
-			c.news = make(chan struct{})
-		}
-		news := c.news
-		c.mu.Unlock()
 		c.there.Add(1)
 		defer c.there.Add(-1)
 		_, _ = io.WriteString(w, firstEvent)
 		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-news:
-			_, _ = io.WriteString(w, firstEvent)
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		case <-r.Context().Done():
-		}
+		<-r.Context().Done()
 	default:
 		_, _ = io.WriteString(w, "{}\n")
 	}

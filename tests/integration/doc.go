@@ -17,6 +17,9 @@
 // kubelet's own streaming server takes its place, and tests of the rest of a node
 // are skipped. TestIdleStreams waits for six minutes, beside the others.
 //
+// What no library would send goes over connections that are driven frame by frame,
+// on the clients' side (frames_test.go) and on the server's (frameserver_test.go).
+//
 // EXECPROXY_TEST_BIN names another directory for the Kubernetes programs.
 // EXECPROXY_TEST_RACE=1 builds execproxy with the race detector.
 // EXECPROXY_TEST_FIPS=1 builds it with Go's certified FIPS 140-3 module, in force.

@@ -54,6 +54,10 @@ var self = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(suite.dir, "self")
+	// A program that another test starts meanwhile would inherit the file open for
+	// writing, and nobody could execute it then.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	return path, os.WriteFile(path, data, 0o755)
 })
 

@@ -25,6 +25,8 @@ const (
 	// highWater is how much output a connection takes while its socket does not; the
 	// rest is kept with the streams, so that a slow reader's streams stay fair.
 	highWater = 256 << 10
+	// mostKept is how much the streams of one client keep: as much as a hundred windows.
+	mostKept = 32 << 20
 	// overflow ends a connection: headers and control frames know no window.
 	serverOverflow = 8 << 20
 	clientOverflow = 64 << 20
@@ -48,6 +50,9 @@ type Conn struct {
 	streams map[uint32]*Stream
 	lastID  uint32 // the highest that the client has opened; a client's: its own
 	ready   []*Stream
+	kept    int    // bytes of bodies that all streams keep
+	pieces  uint64 // DATA frames that we have sent
+	updates uint64 // WINDOW_UPDATEs that have come
 
 	out      queue
 	taken    int // of it, bytes that are being written
@@ -105,9 +110,11 @@ type reader struct {
 	block     block
 	data      dataFrame
 	control   bucket
+	late      bucket // for streams that we have ended
 	resets    bucket
 	batch     Batch
 	readErr   error
+	spent     error // by streamError
 	poller    *poller
 	polledOut chan struct{} // closed when the poller has let go of it
 	readable  func(fd uintptr) bool
@@ -150,6 +157,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.dec.SetMaxStringLength(2 * int(o.MaxHeader)) // one that is too long is a 431, and no end of the connection
 	c.block.limit = o.MaxHeader
 	c.control = bucket{size: 1000, every: time.Second / 200}
+	c.late = bucket{size: 20000, every: time.Millisecond}
 	c.resets = bucket{size: 300, every: time.Second / 50}
 	c.readable = c.read
 	c.idleSince, c.partialSince = c.began, c.began

@@ -25,11 +25,16 @@
 // that gives back what has gone out, and no earlier, holds no more than a
 // stream's window. All that all streams hold is bounded by a [Memory].
 //
+// # Handlers
+//
+// [Serve] has an http.Handler answer a stream, in a goroutine; [Configure] hangs
+// that onto an http.Server.
+//
 // # What a peer may not do
 //
 // Frames are checked as RFC 9113 says, header fields by section 8.2. What is
 // allowed but of no use, in a number that no client needs, ends the connection
 // with ENHANCE_YOUR_CALM and is told to Options.Flood: resets of streams that were
-// never answered (CVE-2023-44487), CONTINUATION without end (CVE-2024-27316),
+// never answered (CVE-2023-44487), by the client or by us for what it did (CVE-2025-8671), CONTINUATION without end (CVE-2024-27316),
 // SETTINGS, PING, empty DATA, windows that open byte by byte.
 package h2

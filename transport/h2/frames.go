@@ -33,6 +33,9 @@ func (c *Conn) frames(b *Batch) error {
 		p = p[n:]
 	}
 	for {
+		if c.spent != nil {
+			return c.spent
+		}
 		if c.data.open {
 			n, err := c.dataPiece(b, p)
 			if err != nil {
@@ -170,10 +173,14 @@ func (c *Conn) streamError(b *Batch, id uint32, code http2.ErrCode, reason strin
 		c.release(b)
 		return
 	}
+	recv := s.recv
 	c.reset(s, code)
 	c.release(b)
-	if s.recv != nil {
-		s.recv.Closed(b, &StreamError{Code: code, Reason: reason})
+	if recv != nil {
+		recv.Closed(b, &StreamError{Code: code, Reason: reason})
+	}
+	if c.server && c.spent == nil { // a client that has us reset is none the better (CVE-2025-8671)
+		c.spent = c.spend(&c.resets, "reset")
 	}
 }
 
@@ -181,7 +188,7 @@ func (c *Conn) streamError(b *Batch, id uint32, code http2.ErrCode, reason strin
 // reset it is ignored (section 5.1).
 func (c *Conn) closedStream(b *Batch, id uint32) error {
 	if !c.server {
-		return nil // we cancel as our clients do, in any number, and it crosses what comes
+		return c.spend(&c.late, "other") // we cancel as our clients do, in any number, and it crosses what comes
 	}
 	c.mu.Lock()
 	ignore := id > c.goAwayLast
@@ -266,6 +273,11 @@ func (c *Conn) dataPiece(b *Batch, p []byte) (used int, err error) {
 			return 0, protocolError("more padding than frame")
 		}
 		d.left -= d.pad
+		if d.left == 0 && !d.end {
+			if err := c.spend(&c.control, "data"); err != nil {
+				return used, err
+			}
+		}
 		if err := c.discard(b, d.s, 1+d.pad); err != nil {
 			return 0, err
 		}
@@ -291,13 +303,13 @@ func (c *Conn) dataPiece(b *Batch, p []byte) (used int, err error) {
 // discard gives back bytes that nobody gets.
 func (c *Conn) discard(b *Batch, s *Stream, n int) error {
 	c.mu.Lock()
-	wrote := c.giveBack(int64(n))
 	if s != nil && !s.closed {
-		s.recvWin += int64(n)
-		_ = c.fw.WriteWindowUpdate(s.id, uint32(n))
-		wrote = true
+		s.held += int64(n)
+		c.mu.Unlock()
+		s.Consumed(b, n)
+		return nil
 	}
-	if !wrote {
+	if !c.giveBack(int64(n)) {
 		c.mu.Unlock()
 		return nil
 	}
@@ -363,15 +375,20 @@ func (c *Conn) headerPart(b *Batch, p []byte, last bool) error {
 }
 
 func (c *Conn) windowUpdate(b *Batch, id uint32, n int64) error {
-	if n < 256 && c.server { // a server gives small bodies back one by one
+	c.mu.Lock()
+	// Each piece of a body may be given back by itself, for its stream and for the
+	// connection, however small it is: that is what some clients do. Servers give back what they have read.
+	if c.updates++; c.server && n < 256 && c.updates > 2*c.pieces {
+		c.mu.Unlock()
 		if err := c.spend(&c.control, "window"); err != nil {
 			return err
 		}
+		c.mu.Lock()
 	}
-	c.mu.Lock()
 	if id == 0 {
 		if c.sendWin += n; c.sendWin > maxWindow {
 			c.mu.Unlock()
+			c.o.Flood("window")
 			return &ConnError{Code: http2.ErrCodeFlowControl, Reason: "the window is over 2^31-1"}
 		}
 		if len(c.ready) == 0 {
@@ -392,6 +409,7 @@ func (c *Conn) windowUpdate(b *Batch, id uint32, n int64) error {
 	}
 	if s.sendWin += n; s.sendWin > maxWindow {
 		c.mu.Unlock()
+		c.o.Flood("window")
 		c.streamError(b, id, http2.ErrCodeFlowControl, "the window is over 2^31-1")
 		return nil
 	}

@@ -51,6 +51,9 @@ func (c *Conn) feed(p []byte, last bool) error {
 		return c.flood("continuation")
 	}
 	if k.bytes > 2*int(k.limit) {
+		if k.frames > 2 {
+			return c.flood("continuation")
+		}
 		return c.flood("header")
 	}
 	if _, err := c.dec.Write(p); err != nil {

@@ -292,7 +292,7 @@ func (c *Conn) finish(err error) error {
 		}
 	}
 	polite, wrong := errors.Is(err, ErrIdle), local != nil && !local.Remote
-	wait := linger
+	wait := shutdownTime
 	if polite {
 		wait = lastWord
 	}
@@ -340,6 +340,14 @@ func (c *Conn) seen() uint32 {
 // once, a socket with unread bytes would take them back.
 func (c *Conn) goodbye(stay bool) {
 	below := c.tls.NetConn()
+	if c.wire == nil {
+		c.mu.Lock()
+		failed := c.writeErr != nil
+		c.mu.Unlock()
+		if failed { // a record is lost, or half of it was written: an alert would be noise
+			return
+		}
+	}
 	_ = c.tls.CloseWrite()
 	if c.wire != nil {
 		if below = c.wire.Conn; c.wire.polled() {

@@ -42,7 +42,8 @@ type Options struct {
 	MaxStreams uint32
 	// StreamWindow is how many bytes a peer may send on a stream ahead of what is given
 	// back; ConnWindow on all of them. Defaults 256 KiB, and 4 MiB for a server or
-	// 1 GiB for a client, whose streams belong to clients that must not wait for each other.
+	// 1 GiB for a client, whose streams belong to clients that must not wait for each other;
+	// less than 65,535 is as much.
 	StreamWindow, ConnWindow int32
 	// MaxStreamWindow is what a stream's window grows to while it is emptied as fast
 	// as it is filled. Default: it does not grow.
@@ -92,6 +93,8 @@ func (o *Options) defaults() {
 			o.ConnWindow = 4 << 20
 		}
 	}
+	// A peer may send as much before it has read our SETTINGS.
+	o.StreamWindow, o.ConnWindow = max(o.StreamWindow, defaultWindow), max(o.ConnWindow, defaultWindow)
 	if o.MaxFrame < minFrame {
 		o.MaxFrame = minFrame
 	}

@@ -51,7 +51,7 @@ func (c *Conn) clientHeader(b *Batch) error {
 		c.localResets[c.nextReset%len(c.localResets)] = k.id
 		c.nextReset++
 		c.release(b)
-		return c.spend(&c.control, "other")
+		return c.spend(&c.control, "header")
 	}
 	s = c.newStream(k.id, nil)
 	s.heard = true

@@ -160,6 +160,7 @@ func (c *Conn) pump(told []sent) []sent {
 		last := n == s.q.size && s.endKept && s.trailer == nil
 		c.writeData(s, s.q.front(n), last)
 		s.q.drop(n)
+		c.kept -= n
 		c.o.Memory.used.Add(int64(-n))
 		told = append(told, sent{s.recv, n})
 		switch {
@@ -198,6 +199,7 @@ func (c *Conn) writeData(s *Stream, p []byte, end bool) {
 	_, _ = c.out.Write(p)
 	s.sendWin -= int64(n)
 	c.sendWin -= int64(n)
+	c.pieces++
 }
 
 func (c *Conn) writeHeader(id uint32, fields []Field, end bool) {
@@ -246,10 +248,12 @@ func (c *Conn) failLocked(err error) {
 // say: a server that refuses our certificate sends an alert and closes, and the write that
 // then fails says less.
 func (c *Conn) failWriteLocked(err error) {
-	if c.err != nil || c.writeErr != nil {
+	if c.writeErr != nil {
 		return
 	}
-	c.writeErr = err
+	if c.writeErr = err; c.err != nil {
+		return
+	}
 	_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(lastRead))
 }
 

@@ -89,13 +89,15 @@ func (s *Stream) Write(b *Batch, p []byte, end bool) (sent int, err error) {
 	}
 	switch rest := p[sent:]; {
 	case len(rest) > 0 || end && s.q.size > 0:
-		if m := c.o.Memory; m.used.Add(int64(len(rest))) > m.limit {
+		m := c.o.Memory
+		if m.used.Add(int64(len(rest))) > m.limit || c.server && c.kept+len(rest) > mostKept {
 			m.used.Add(int64(-len(rest)))
 			c.o.Flood("unread")
 			c.reset(s, http2.ErrCodeEnhanceYourCalm)
 			c.release(b)
 			return len(p), ErrOverrun
 		}
+		c.kept += len(rest)
 		s.q.thrifty = true
 		_, _ = s.q.Write(rest)
 		s.endKept = end
@@ -210,6 +212,7 @@ func (c *Conn) said(s *Stream) {
 // forget ends a stream that is not complete, and gives back what it holds.
 func (c *Conn) forget(s *Stream) {
 	s.closed = true
+	c.kept -= s.q.size
 	c.o.Memory.used.Add(int64(-s.q.size))
 	s.q.reset()
 	s.trailer = nil

@@ -22,6 +22,7 @@ type h2client struct {
 	*wire
 	authority string
 	next      uint32
+	gather    bool // requests that are due together go out in one write
 	streams   map[uint32]*stream
 
 	errorBody []byte // of an answer that is no 200
@@ -64,10 +65,13 @@ func (c *h2client) begin(q *request) error {
 	if err := c.writeHeaders(s.id, q.body == nil); err != nil {
 		return err
 	}
-	if q.body == nil {
+	if q.body != nil {
+		return c.send(s, q.body, true)
+	}
+	if c.gather {
 		return nil
 	}
-	return c.send(s, q.body, true)
+	return c.out.Flush() // as Go's client does
 }
 
 // step reads one frame. It returns the stream that came to an end with it.

@@ -49,13 +49,13 @@ var (
 )
 
 // spread are 16 requests in flight over ever more connections.
-func spread() (all []*load) {
+var spread = func() (all []*load) {
 	for _, n := range []int{1, 10, 100, 1000} {
-		all = append(all, &load{name: fmt.Sprintf("GET of 2 KiB, 16 in flight over %d connections", n), q: getSmall, flight: 16, conns: n,
+		all = append(all, &load{name: fmt.Sprintf("cost of more: GET of 2 KiB, 16 in flight over %d connections", n), q: getSmall, flight: 16, conns: n,
 			targets: []string{nameMTLS, nameSigV4, nameNginx, nameHAProxy}})
 	}
 	return all
-}
+}()
 
 // sample is what one target did with a load in one round.
 type sample struct {
@@ -63,6 +63,7 @@ type sample struct {
 	p50, p99 float64 // µs
 	rate     float64 // requests/s
 	rss      float64 // MiB of the proxy, after the round
+	all      int     // requests, those of the warm-up with them
 }
 
 // measure puts l on t for the time given, after a warm-up in which connections
@@ -77,7 +78,13 @@ func (b *bench) measure(ctx context.Context, t *target, l *load) (s sample, err 
 			c.close()
 		}
 	}()
-	if _, _, err := drive(ctx, t, l, conns, b.span/4); err != nil {
+	for _, c := range conns {
+		if c, ok := c.(*h2client); ok {
+			c.gather = b.gather
+		}
+	}
+	warm, _, err := drive(ctx, t, l, conns, b.span/4)
+	if err != nil {
 		return s, err
 	}
 	before, err := cpuTime(t.pids)
@@ -104,6 +111,7 @@ func (b *bench) measure(ctx context.Context, t *target, l *load) (s sample, err 
 		p99:  float64(all[len(all)*99/100]) / 1000,
 		rate: n / took.Seconds(),
 		rss:  m.rss,
+		all:  len(warm) + len(all),
 	}, nil
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // nginxConf: TLS and HTTP/2 over a Unix socket in, HTTP/1.1 out, which is all
-// that it has; without buffers that would hold back a watch's events.
+// that it has; it holds back neither a watch's events nor a body.
 const nginxConf = `daemon off;
 pid %[1]s/nginx.pid;
 error_log stderr warn;
@@ -59,15 +59,21 @@ http {
 			proxy_ssl_name api.bench;
 			proxy_request_buffering off;
 			proxy_buffering off;
-			proxy_buffers 8 64k;
-			proxy_buffer_size 64k;
+			%[9]s
 			proxy_read_timeout 1h;
 		}
 	}
 }
 `
 
-func (b *bench) nginx(ctx context.Context) (*target, error) {
+func (b *bench) nginx(ctx context.Context) (*target, error) { return b.nginxWith(ctx, "") }
+
+// largeNginx is what nginx can do with large payloads when it is told to.
+func (b *bench) largeNginx(ctx context.Context) (*target, error) {
+	return b.nginxWith(ctx, "proxy_buffers 8 64k; proxy_buffer_size 64k;")
+}
+
+func (b *bench) nginxWith(ctx context.Context, more string) (*target, error) {
 	program, err := installed("nginx", "nginx-light")
 	if err != nil {
 		return nil, err
@@ -78,7 +84,7 @@ func (b *bench) nginx(ctx context.Context) (*target, error) {
 	}
 	p := b.up.pki
 	file := filepath.Join(dir, "nginx.conf")
-	text := fmt.Sprintf(nginxConf, dir, b.server(), socket, p.cert, p.key, p.ca, p.clientCert, p.clientKey)
+	text := fmt.Sprintf(nginxConf, dir, b.server(), socket, p.cert, p.key, p.ca, p.clientCert, p.clientKey, more)
 	if os.Getuid() == 0 {
 		text = "user root;\n" + text // or its workers could not read the keys
 	}

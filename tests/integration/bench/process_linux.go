@@ -2,13 +2,18 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // endsWithUs ends a program that we start when we are killed.
@@ -55,41 +60,56 @@ func cpuTime(pids []int) (time.Duration, error) {
 	return time.Duration(sum), nil
 }
 
-// mem is what processes hold, in MiB.
-type mem struct{ rss, pss, anon float64 }
+// mem is what processes hold, in MiB. The proportional share is unknown, -1,
+// where the process lets nobody but root look.
+type mem struct{ rss, anon, pss float64 }
 
 func memory(pids []int) (m mem, err error) {
 	for _, pid := range pids {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		sums, err := kib(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:", "RssAnon:")
 		if err != nil {
 			return m, err
 		}
-		for line := range strings.Lines(string(data)) {
-			fields := strings.Fields(line)
-			if len(fields) != 3 {
-				continue
-			}
-			kib, err := strconv.ParseFloat(fields[1], 64)
-			if err != nil {
-				continue
-			}
-			switch fields[0] {
-			case "Rss:":
-				m.rss += kib / 1024
-			case "Pss:":
-				m.pss += kib / 1024
-			case "Anonymous:":
-				m.anon += kib / 1024
-			}
+		m.rss += sums[0] / 1024
+		m.anon += sums[1] / 1024
+		share, err := kib(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			m.pss = -1
+		case err != nil:
+			return m, err
+		case m.pss >= 0:
+			m.pss += share[0] / 1024
 		}
 	}
 	return m, nil
 }
 
-// descriptors counts the open files of processes.
+// kib reads lines like "VmRSS:  1234 kB".
+func kib(file string, names ...string) ([]float64, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]float64, len(names))
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if i := slices.Index(names, strings.Join(fields[:min(1, len(fields))], "")); i >= 0 && len(fields) == 3 {
+			if all[i], err = strconv.ParseFloat(fields[1], 64); err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// descriptors counts the open files of processes; -1 where nobody but root may.
 func descriptors(pids []int) (n int, err error) {
 	for _, pid := range pids {
 		all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if errors.Is(err, fs.ErrPermission) {
+			return -1, nil
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -97,6 +117,9 @@ func descriptors(pids []int) (n int, err error) {
 	}
 	return n, nil
 }
+
+// forget takes a file out of the cache.
+func forget(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
 
 // machine names the processor and the kernel.
 func machine() string {

@@ -27,4 +27,7 @@ func (b *bench) head(ctx context.Context) {
 		}
 	}
 	fmt.Fprintf(b.out, "- rounds: %d of %v each, interleaved; every figure is the median of the rounds\n", b.rounds, b.span)
+	if b.gather {
+		fmt.Fprintln(b.out, "- the client sends what is due together in one write")
+	}
 }

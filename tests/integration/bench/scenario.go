@@ -11,7 +11,7 @@ import (
 // started once.
 func (b *bench) loads(ctx context.Context) error {
 	var wanted []*load
-	for _, l := range slices.Concat(loads, spread()) {
+	for _, l := range slices.Concat(loads, spread) {
 		if b.runs(l.name) {
 			wanted = append(wanted, l)
 		}
@@ -33,6 +33,9 @@ func (b *bench) loads(ctx context.Context) error {
 	for _, l := range wanted {
 		var on []*target
 		for _, t := range targets {
+			if t.name == nameLarge && l.mib == 0 {
+				continue // for large payloads alone
+			}
 			if len(l.targets) == 0 || slices.Contains(l.targets, t.name) {
 				on = append(on, t)
 			}
@@ -55,8 +58,12 @@ func (b *bench) loads(ctx context.Context) error {
 			medians[i] = middle(samples[i])
 			b.results.loads[key{l.name, t.name}] = medians[i]
 		}
-		b.printLoad(l, on, medians)
+		if !slices.Contains(spread, l) {
+			b.printLoad(l, on, medians)
+		}
 	}
+	b.printSpread(targets)
+	b.printAll(targets)
 	return nil
 }
 
@@ -69,7 +76,7 @@ func (b *bench) idle(ctx context.Context, targets []*target) error {
 	}
 	fmt.Fprint(b.out, "\n### Memory of a proxy that has served nothing yet\n\n| | RSS, MiB | of it anonymous, MiB | PSS, MiB | descriptors |\n|---|---|---|---|---|\n")
 	for _, t := range targets {
-		if len(t.pids) == 0 {
+		if len(t.pids) == 0 || t.name == nameLarge {
 			continue
 		}
 		m, err := memory(t.pids)
@@ -111,6 +118,75 @@ func (b *bench) printLoad(l *load, targets []*target, medians []sample) {
 			}
 		}
 		fmt.Fprintf(b.out, "| %s | %s | %s | %.0f | %s | %.0f | %.0f | %s |\n", t.name, cpu, cpuRatio, m.p50, p50Ratio, m.p99, m.rate, rss)
+	}
+}
+
+// printSpread tells what a request costs as connections grow in number.
+func (b *bench) printSpread(targets []*target) {
+	var rows strings.Builder
+	for _, t := range targets {
+		row := ""
+		for _, l := range spread {
+			if s, ok := b.results.loads[key{l.name, t.name}]; ok {
+				row += fmt.Sprintf(" %.1f | %.0f |", s.cpu, s.rss)
+			}
+		}
+		if row != "" {
+			fmt.Fprintf(&rows, "| %s |%s\n", t.name, row)
+		}
+	}
+	if rows.Len() == 0 {
+		return
+	}
+	head, rule := "|", "|---|"
+	for _, l := range spread {
+		if b.runs(l.name) {
+			head += fmt.Sprintf(" over %d: CPU, µs/request | RSS, MiB |", l.conns)
+			rule += "---|---|"
+		}
+	}
+	fmt.Fprintf(b.out, "\n### Cost of more: GET of 2 KiB, 16 in flight over ever more connections\n\n| %s\n%s\n%s", head, rule, rows.String())
+}
+
+// printAll is one table of what matters most, with ratios to nginx.
+func (b *bench) printAll(targets []*target) {
+	columns := []struct {
+		head   string
+		l      *load
+		figure func(sample) float64
+	}{
+		{"CPU µs/request, 16 in flight", getMany, cpuOf}, {"1 in flight", getOne, cpuOf}, {"p50 at 1, µs", getOne, p50Of},
+		{"LIST of 1 MiB, CPU µs", listMany, cpuOf}, {"POST of 1 MiB", post, cpuOf}, {"a new connection and one GET", arrivals, cpuOf},
+		{"RSS MiB, at 16", getMany, rssOf},
+	}
+	for _, c := range columns {
+		if !b.runs(c.l.name) {
+			return
+		}
+	}
+	fmt.Fprint(b.out, "\n### All in one, × nginx in brackets\n\n|")
+	for _, c := range columns {
+		fmt.Fprintf(b.out, " | %s", c.head)
+	}
+	fmt.Fprintf(b.out, " |\n|---%s|\n", strings.Repeat("|---", len(columns)))
+	for _, t := range targets {
+		if len(t.pids) == 0 {
+			continue
+		}
+		fmt.Fprintf(b.out, "| %s", t.name)
+		for _, c := range columns {
+			s, ok := b.results.loads[key{c.l.name, t.name}]
+			base, ok2 := b.results.loads[key{c.l.name, nameNginx}]
+			switch {
+			case !ok:
+				fmt.Fprint(b.out, " | –")
+			case ok2 && t.name != nameNginx:
+				fmt.Fprintf(b.out, " | %.0f (%.2f)", c.figure(s), c.figure(s)/c.figure(base))
+			default:
+				fmt.Fprintf(b.out, " | %.0f", c.figure(s))
+			}
+		}
+		fmt.Fprintln(b.out, " |")
 	}
 }
 

@@ -56,6 +56,7 @@ const (
 	nameMTLS      = "execproxy mTLS"
 	nameSigV4     = "execproxy SigV4"
 	nameNginx     = "nginx"
+	nameLarge     = "nginx, buffers of 64 KiB"
 	nameHAProxy   = "haproxy"
 	nameReference = "net/http + SDK SigV4"
 	nameSigV4Pxy  = "aws-sigv4-proxy"
@@ -74,7 +75,7 @@ type starter struct {
 func (b *bench) starters() []starter {
 	return []starter{
 		{nameDirect, b.direct}, {nameMTLS, b.mtls}, {nameSigV4, b.sigv4},
-		{nameNginx, b.nginx}, {nameHAProxy, b.haproxy},
+		{nameNginx, b.nginx}, {nameLarge, b.largeNginx}, {nameHAProxy, b.haproxy},
 		{nameReference, b.reference}, {nameSigV4Pxy, b.sigv4Proxy}, {nameKubectl, b.kubectlProxy},
 	}
 }

@@ -14,7 +14,7 @@ const watchesPerConn = 100
 // watched is what idle watches cost one target.
 type watched struct {
 	before, idle, after mem           // MiB: without, with all idle, after an event to all
-	descriptors         int           // with all idle, over those without
+	descriptors         int           // with all idle, over those without; -1: unknown
 	event               time.Duration // from the event to the last watch that has it
 	cpu                 float64       // µs of the proxy for the event, per watch
 }
@@ -121,7 +121,9 @@ func (b *bench) watchAll(ctx context.Context, direct, t *target) (w watched, err
 	if w.descriptors, err = descriptors(t.pids); err != nil {
 		return w, err
 	}
-	w.descriptors -= open
+	if w.descriptors -= open; open < 0 {
+		w.descriptors = -1
+	}
 
 	cpu, err := cpuTime(t.pids)
 	if err != nil {

@@ -44,7 +44,6 @@ type stream struct {
 
 	got    int // bytes of the body that came
 	status int
-	ended  bool // the other side is through
 
 	begin int64 // client: when it was sent
 	head  requestHead

@@ -223,6 +223,9 @@ func (d *Daemon) start(ctx context.Context) error {
 	d.obtentions.recall(failurePath(d.opt.Places, d.opt.ID))
 	d.log.Info("ready", "version", d.opt.Version, "id", d.opt.ID, "server", d.config.Server, "auth", d.config.Auth, "identity", f.id.name(), "listen", d.urls())
 	close(d.ready)
+	if err := letGoOfStart(); err != nil {
+		d.log.Debug("the start's memory is kept", "error", err)
+	}
 	d.supervised()
 	d.followConfiguration()
 	return nil

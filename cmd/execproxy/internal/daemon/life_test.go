@@ -165,3 +165,30 @@ func TestLateTimer(t *testing.T) {
 		t.Error("it ended although it had just been asked")
 	}
 }
+
+// HTTP/2 reads and writes without blocking where it finds the socket.
+func TestCountedConnShowsSocket(t *testing.T) {
+	l := newLife(time.Minute, func(cause) {})
+	defer l.close()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := l.count(inner)
+	defer ln.Close()
+	near, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if w, ok := c.(interface{ NetConn() net.Conn }); !ok {
+		t.Error("no way to the socket")
+	} else if _, ok := w.NetConn().(*net.TCPConn); !ok {
+		t.Errorf("%T", w.NetConn())
+	}
+}

@@ -120,6 +120,9 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	}
 	s.Logger.Info("ready", "version", s.Version, "id", s.ID, "listen", path)
+	if err := letGoOfStart(); err != nil {
+		s.Logger.Debug("the start's memory is kept", "error", err)
+	}
 	var why cause
 	select {
 	case why = <-ending:

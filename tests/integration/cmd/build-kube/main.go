@@ -1,5 +1,5 @@
 // Command build-kube builds the Kubernetes programs that the integration tests
-// run against: etcd, kube-apiserver, kubectl and the like, Helm, and the clients
+// run against: etcd, kube-apiserver, kubectl and the like, Helm, h2spec, and the clients
 // in other languages that come from elsewhere. Only what is missing is built. The directory they are in is printed on stdout.
 //
 //	go run ./cmd/build-kube
@@ -24,6 +24,10 @@ func main() {
 		os.Exit(1)
 	}
 	if err := kubebin.BuildHelm(ctx, os.Stderr); err != nil {
+		fmt.Fprintf(os.Stderr, "build-kube: %v\n", err)
+		os.Exit(1)
+	}
+	if err := kubebin.BuildH2spec(ctx, os.Stderr); err != nil {
 		fmt.Fprintf(os.Stderr, "build-kube: %v\n", err)
 		os.Exit(1)
 	}

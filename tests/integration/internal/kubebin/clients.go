@@ -19,7 +19,10 @@ type MissingError struct{ What, Cure string }
 
 func (e *MissingError) Error() string { return e.What + " is missing: " + e.Cure }
 
-const helmFlags = "-s -w"
+const (
+	helmFlags   = "-s -w"
+	h2specFlags = "-s -w"
+)
 
 // client is a program or a library in a directory of its own.
 type client struct {
@@ -32,6 +35,10 @@ func helm() (client, error) {
 	return newClient("helm", "helm", []string{"helm/go.mod", "helm/go.sum"}, runtime.Version(), runtime.GOOS, runtime.GOARCH, helmFlags)
 }
 
+func h2spec() (client, error) {
+	return newClient("h2spec", "h2spec", []string{"h2spec/go.mod", "h2spec/go.sum"}, runtime.Version(), runtime.GOOS, runtime.GOARCH, h2specFlags)
+}
+
 func javaScript() (client, error) {
 	return newClient("npm", "node_modules/@kubernetes/client-node/dist/index.js", []string{"javascript/package.json", "javascript/package-lock.json"})
 }
@@ -39,6 +46,10 @@ func javaScript() (client, error) {
 // Helm returns the path of the Helm that the module in tests/integration/helm
 // pins. One that was not built yet is a *[MissingError].
 func Helm() (string, error) { return found(helm()) }
+
+// H2spec returns the path of the h2spec that the module in
+// tests/integration/h2spec pins. One that was not built yet is a *[MissingError].
+func H2spec() (string, error) { return found(h2spec()) }
 
 // JavaScript returns the entry file of @kubernetes/client-node, in the version
 // that tests/integration/javascript pins. One that was not installed yet is a
@@ -58,6 +69,17 @@ func BuildHelm(ctx context.Context, out io.Writer) error {
 		}
 		_, _ = fmt.Fprintf(out, "build-kube: helm built in %.0f s\n", time.Since(start).Seconds())
 		return nil
+	})
+}
+
+// BuildH2spec builds h2spec, where it is missing.
+func BuildH2spec(ctx context.Context, out io.Writer) error {
+	c, err := h2spec()
+	if err != nil {
+		return err
+	}
+	return c.once(func(root string) error {
+		return build(ctx, out, filepath.Join(root, "h2spec"), h2specFlags, c.dir, program{"h2spec", "github.com/summerwind/h2spec/cmd/h2spec"})
 	})
 }
 
