@@ -58,7 +58,8 @@ type passage struct {
 	mu      sync.Mutex
 	up      *h2.Stream // nil: not sent yet
 	request *letter    // nil: the server has answered, or it is over
-	unsaid  int        // bytes of the request that up keeps
+	got     int64      // bytes of the request's body that have come
+	unsaid  int        // of them, those that up keeps
 	prepaid int        // of them, those that the client has had back already
 	owed    int        // bytes of the answer that down keeps
 	early   []byte     // of the request's body, while it waits for a connection: at most a window
@@ -455,11 +456,11 @@ func (x *passage) refuse(b *h2.Batch, no *refusal) {
 	}
 }
 
-// again has the handler send the request once more, if all of it is still there. It
-// needs the lock.
+// again has the handler send the request once more, if all that has come of it is still
+// there; what is still to come comes there. It needs the lock.
 func (x *passage) again(b *h2.Batch, tried int) bool {
 	l := x.request
-	if l == nil || !x.gotAll || !l.kept && l.length > 0 {
+	if l == nil || !l.kept && x.got > 0 {
 		return false
 	}
 	x.p.count.retries.Add(1)
@@ -473,7 +474,7 @@ func (x *passage) handOver(b *h2.Batch, tried int) {
 	if !x.request.kept {
 		body = x.early
 	}
-	x.down.Consumed(b, len(x.early))
+	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
 	x.handed = true
 	x.slow(b, x.down, in, x.gotAll, body, tried)
 	x.giveUp()

@@ -29,6 +29,7 @@ func (c *clientSide) Data(b *h2.Batch, p []byte, end bool) {
 		x.down.Consumed(b, len(p))
 		return
 	}
+	x.got += int64(len(p))
 	l := x.request
 	if l != nil && l.kept {
 		l.body = append(l.body, p...) // no more than its length, which the connection checks
