@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/credentials"
+
+	"github.com/execproxy/execproxy/signer/sigv4"
 	"github.com/execproxy/execproxy/transport/h2"
 )
 
@@ -200,10 +203,28 @@ func TestPassMany(t *testing.T) {
 	all.Wait()
 }
 
-func BenchmarkPass(b *testing.B) {
+func BenchmarkPass(b *testing.B) { benchmarkPass(b, Options{}) }
+
+func BenchmarkPassSigV4(b *testing.B) {
+	creds := sigv4.NewCredentials(credentials.NewStaticCredentialsProvider("AKIDBENCH", "secret", strings.Repeat("t", 900)), sigv4.CacheOptions{})
+	s, err := sigv4.New(sigv4.Options{Region: "eu-central-1", Service: "eks", Credentials: creds})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := creds.Retrieve(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	benchmarkPass(b, Options{Sign: s.SignRequest, SignFields: s.SignFields, HashBody: true, Refused: func(*http.Response, time.Duration) bool { return false }})
+}
+
+// The client and the server are in the figures too: compare runs, not systems.
+func benchmarkPass(b *testing.B, o Options) {
 	payload := bytes.Repeat([]byte{'x'}, 2048)
-	server := upstream(b, true, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(payload) })
-	f := startPassing(b, Options{Server: server})
+	o.Server = scripted(b, func(bt *h2.Batch, s *h2.Stream, _ []h2.Field, _ bool) {
+		s.Header(bt, okHeader, false)
+		_, _ = s.Write(bt, payload, true)
+	})
+	f := startPassing(b, o)
 	c := f.client(b, true)
 	b.ReportAllocs()
 	b.SetParallelism(8)

@@ -54,6 +54,7 @@ func (g *generation) newConn(ctx context.Context, tc *tls.Conn, extra bool) (*co
 		PingInterval:    t.o.PingInterval,
 		PingTimeout:     t.o.PingTimeout,
 		Memory:          t.memory,
+		Flood:           t.o.Flood,
 		Retired:         c.retired,
 		Logger:          t.log,
 	}

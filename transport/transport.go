@@ -50,6 +50,8 @@ type Options struct {
 	// NoRepeat leaves it to the caller to send again what the server has declined: it has to
 	// be signed anew. Requests of which nothing was sent are repeated all the same.
 	NoRepeat bool
+	// Flood is told when a connection is ended for what the server does on it; see h2.Options.
+	Flood func(kind string)
 	// Logger gets what happens to connections; nil discards it.
 	Logger *slog.Logger
 }

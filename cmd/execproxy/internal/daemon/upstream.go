@@ -33,6 +33,7 @@ func (f *front) connect(ctx context.Context) error {
 		return err
 	}
 	f.roots = out.RootCAs
+	out.Flood = d.upstreamFloods.count
 	if f.upstream, err = transport.New(out); err != nil {
 		return err
 	}
