@@ -564,7 +564,7 @@ func (c *Conn) goAway(b *Batch, f *http2.GoAwayFrame) error {
 	c.release(b)
 	c.tellRetired()
 	for _, s := range lost {
-		s.recv.Closed(b, &notProcessed{cause})
+		s.recv.Closed(b, &notProcessed{cause: cause})
 	}
 	return c.spend(&c.control, "other")
 }

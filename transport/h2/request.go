@@ -220,7 +220,7 @@ func (c *Conn) Open(b *Batch, fields []Field, end bool, r Receiver) (*Stream, er
 		err := cmp.Or(c.err, c.writeErr, ErrRetired)
 		c.quietLocked()
 		c.mu.Unlock()
-		return nil, &notProcessed{err}
+		return nil, &notProcessed{cause: err, unsent: true}
 	}
 	c.lastID += 2
 	if c.lastID >= maxStreamID-2 {

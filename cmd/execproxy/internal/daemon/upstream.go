@@ -72,7 +72,7 @@ func wayOut(c *config.Config, environ []string, cert *tls.Certificate, log *slog
 	}
 	return transport.Options{
 		Address: hostPort(server), ServerName: c.TLSServerName, RootCAs: roots, InsecureSkipVerify: c.InsecureSkipTLSVerify,
-		Certificate: cert, Proxy: via, Logger: log,
+		Certificate: cert, Proxy: via, NoRepeat: true, Logger: log,
 	}, nil
 }
 
