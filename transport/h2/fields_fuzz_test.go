@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 golang.org/x/net's own client is what others use
+
 package h2
 
 import (
@@ -16,7 +18,6 @@ import (
 
 // oracle is golang.org/x/net's client, and what it sends.
 type oracle struct {
-	//lint:ignore SA1019 it is what others use
 	cc  *http2.ClientConn
 	got chan []Field
 }
@@ -66,7 +67,6 @@ func newOracle(t testing.TB) *oracle {
 			}
 		}
 	}()
-	//lint:ignore SA1019 it is what others use
 	tr := &http2.Transport{DisableCompression: true}
 	if o.cc, err = tr.NewClientConn(near); err != nil {
 		t.Fatal(err)
