@@ -89,7 +89,11 @@ func digest(b []byte) string {
 	return fmt.Sprintf("%d bytes %x", len(b), sum[:6])
 }
 
-func (g *gotView) ours() bool { return g.head["execproxy-error"] != nil }
+func (g *gotView) field(name string) string {
+	return strings.Join(g.head[strings.ToLower(name)], ", ")
+}
+
+func (g *gotView) ours() bool { return g.field(ErrorHeader) != "" }
 
 // cut: the answer did not end as one that is whole does.
 func (g *gotView) cut() bool { return strings.HasPrefix(g.end, "RST ") || g.end == "LOST" }
@@ -105,7 +109,7 @@ func (v *view) refused() bool {
 	case "":
 		return v.got.cut() && v.got.end != "RST REFUSED_STREAM"
 	case "400", "431":
-		return v.got.ours() || strings.HasPrefix(strings.Join(v.got.head["content-type"], ""), "text/plain") || len(v.got.body) > 0 && v.got.body[0] == '<'
+		return v.got.ours() || strings.HasPrefix(v.got.field("Content-Type"), "text/plain") || len(v.got.body) > 0 && v.got.body[0] == '<'
 	case "502": // net/http cannot write it, a trailer's odd name for one
 		return v.got.ours() && len(v.seen) == 0
 	}
@@ -326,7 +330,7 @@ func (r *result) wrongs(x *script, report func(int, string)) {
 }
 
 // summary is an exchange in a few words.
-func (r *result) summary() string {
+func (r *result) summary(x *script) string {
 	var all []string
 	for i, g := range r.got {
 		v := newView(r, i)
@@ -344,7 +348,10 @@ func (r *result) summary() string {
 		if r.conn != "" {
 			word = append(word, r.conn)
 		}
-		if v.refused() {
+		switch {
+		case x.wrong && (v.refused() || v.got.cut()):
+			word = []string{"lost"}
+		case v.refused():
 			word = []string{"refused"}
 		}
 		all = append(all, strings.Join(word, " "))
