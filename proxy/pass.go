@@ -80,6 +80,7 @@ type letter struct {
 	hashed bool
 	whole  bool   // the body is sent once it is there and hashed, not as it comes
 	kept   bool   // all that came of it is in body
+	empty  bool   // there is none
 	body   []byte // at most chunkSize bytes
 	space  *held  // which they take
 }
@@ -189,7 +190,7 @@ func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
 	}
 	signs := p.sign != nil
 	l.hashed = signs && p.hash
-	if end || l.length == 0 {
+	if l.empty = end || l.length == 0; l.empty {
 		return true
 	}
 	small := 0 < l.length && l.length <= replayLimit
@@ -319,7 +320,7 @@ func (p *Proxy) compose(k *scratch, l *letter, end bool) bool {
 		}
 		switch f.Name {
 		case "te":
-			trailers = true // nothing else is valid
+			trailers = trailers || f.Value != "" // nothing else is valid
 			continue
 		case "content-length":
 			length = length || l.length >= 0
@@ -459,7 +460,7 @@ func (x *passage) refuse(b *h2.Batch, no *refusal) {
 // needs the lock.
 func (x *passage) again(b *h2.Batch, tried int) bool {
 	l := x.request
-	if l == nil || !x.gotAll || !l.kept && l.length > 0 {
+	if l == nil || !x.gotAll || !l.kept && !l.empty {
 		return false
 	}
 	x.p.count.retries.Add(1)
