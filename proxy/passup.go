@@ -200,8 +200,8 @@ func (s *serverSide) Closed(b *h2.Batch, err error) {
 	case errors.Is(err, h2.ErrUnprocessed) && x.again(b, 1):
 		return
 	default:
-		err := p.streams.StreamError(err)
-		if unsent(err) {
+		untouched := errors.Is(err, h2.ErrUnprocessed)
+		if err = p.streams.StreamError(err); untouched || unsent(err) {
 			err = errors.Join(errUnsent, err)
 		}
 		no := p.upstreamFault(err)
