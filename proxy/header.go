@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/textproto"
+	"strconv"
 	"strings"
 )
 
@@ -244,12 +245,21 @@ func responseHeader(dst, src http.Header) {
 	for _, name := range responsePolicy {
 		delete(dst, name)
 	}
+	if lengths := dst["Content-Length"]; len(lengths) > 1 || len(lengths) == 1 && !isLength(lengths[0]) {
+		delete(dst, "Content-Length") // RFC 9110 section 8.6; what it means is told by the end
+	}
 	// Our server would add what the API server did not say.
 	for _, name := range [...]string{"Date", "Content-Type"} {
 		if _, ok := dst[name]; !ok {
 			dst[name] = nil
 		}
 	}
+}
+
+// isLength reports whether v is a Content-Length.
+func isLength(v string) bool {
+	_, err := strconv.ParseUint(v, 10, 63)
+	return err == nil
 }
 
 // hasToken reports whether a comma-separated list field has the token in it,

@@ -81,6 +81,7 @@ type letter struct {
 	hashed bool
 	whole  bool   // the body is sent once it is there and hashed, not as it comes
 	kept   bool   // all that came of it is in body
+	empty  bool   // there is none
 	body   []byte // at most chunkSize bytes
 	space  *held  // which they take
 }
@@ -190,7 +191,7 @@ func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
 	}
 	signs := p.sign != nil
 	l.hashed = signs && p.hash
-	if end || l.length == 0 {
+	if l.empty = end || l.length == 0; l.empty {
 		return true
 	}
 	small := 0 < l.length && l.length <= replayLimit
@@ -320,7 +321,7 @@ func (p *Proxy) compose(k *scratch, l *letter, end bool) bool {
 		}
 		switch f.Name {
 		case "te":
-			trailers = true // nothing else is valid
+			trailers = trailers || f.Value != "" // nothing else is valid
 			continue
 		case "content-length":
 			length = length || l.length >= 0

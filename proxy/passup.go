@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 
 	"github.com/execproxy/execproxy/transport/h2"
@@ -53,12 +54,7 @@ func (s *serverSide) Header(b *h2.Batch, fields []h2.Field, end bool) {
 		x.request = nil
 	}
 	out := answers.Get().(*[]h2.Field)
-	for _, f := range fields {
-		if !slices.Contains(responseNames, f.Name) {
-			f.Sensitive = f.Name == "audit-id" || f.Name == "content-length" // another one each time: no use in a table
-			*out = append(*out, f)
-		}
-	}
+	*out = responseFields(*out, fields)
 	x.down.Header(b, *out, end)
 	clear(*out)
 	*out = (*out)[:0]
@@ -66,6 +62,34 @@ func (s *serverSide) Header(b *h2.Batch, fields []h2.Field, end bool) {
 	if end {
 		x.answered(b)
 	}
+}
+
+// responseFields is responseHeader for fields.
+func responseFields(out, fields []h2.Field) []h2.Field {
+	var hidden []string
+	lengths := 0
+	for _, f := range fields {
+		switch {
+		case f.Name == "connection":
+			for token := range strings.SplitSeq(f.Value, ",") {
+				hidden = append(hidden, strings.ToLower(strings.Trim(token, " \t")))
+			}
+		case slices.Contains(responseNames, f.Name):
+		case f.Name == "content-length":
+			if lengths++; lengths > 1 || !isLength(f.Value) {
+				hidden = append(hidden, f.Name)
+			}
+			f.Sensitive = true
+			out = append(out, f)
+		default:
+			f.Sensitive = f.Name == "audit-id" // another one each time, as the length: no use in a table
+			out = append(out, f)
+		}
+	}
+	if hidden == nil {
+		return out
+	}
+	return slices.DeleteFunc(out, func(f h2.Field) bool { return f.Name[0] != ':' && slices.Contains(hidden, f.Name) })
 }
 
 // refused asks the signer whether a new signature may do.
@@ -109,7 +133,9 @@ func (s *serverSide) Trailer(b *h2.Batch, fields []h2.Field) {
 	if x.over {
 		return
 	}
-	out := slices.DeleteFunc(slices.Clone(fields), func(f h2.Field) bool { return slices.Contains(responseNames, f.Name) })
+	out := slices.DeleteFunc(slices.Clone(fields), func(f h2.Field) bool {
+		return slices.Contains(responseNames, f.Name) || !httpguts.ValidTrailerHeader(f.Name)
+	})
 	if len(out) == 0 {
 		_, _ = x.down.Write(b, nil, true)
 	} else {
@@ -174,8 +200,8 @@ func (s *serverSide) Closed(b *h2.Batch, err error) {
 	case errors.Is(err, h2.ErrUnprocessed) && x.again(b, 1):
 		return
 	default:
-		err := p.streams.StreamError(err)
-		if unsent(err) {
+		untouched := errors.Is(err, h2.ErrUnprocessed)
+		if err = p.streams.StreamError(err); untouched || unsent(err) {
 			err = errors.Join(errUnsent, err)
 		}
 		no := p.upstreamFault(err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
@@ -230,6 +231,79 @@ var tolerated = []struct {
 		},
 	},
 	{
+		"a content-length of 0 that net/http gives to an answer that ends with its head",
+		"RFC 9110 section 8.6, RFC 9113 section 8.1: the end of the stream says as much",
+		func(x *script, a, b *view) {
+			if slices.Equal(a.got.head["content-length"], []string{"0"}) && b.got.head["content-length"] == nil && len(b.got.body) == 0 {
+				delete(a.got.head, "content-length")
+			}
+		},
+	},
+	{
+		"a 304 with the length of what is not sent, which net/http's transport takes for a body that broke off",
+		"RFC 9110 sections 8.6, 15.4.5: it is the length of the 200 that it stands for",
+		func(x *script, a, b *view) {
+			if b.got.status == "304" && b.got.end == "END" && a.got.cut() && x.says("content-length", "") {
+				a.got = b.got
+			}
+		},
+	},
+	{
+		"the trailer of an answer to HEAD, which net/http leaves out",
+		"RFC 9110 sections 6.5, 9.3.2: it may be there",
+		func(x *script, a, b *view) {
+			if x.asks("HEAD") {
+				a.got.trailer, b.got.trailer = nil, nil
+			}
+		},
+	},
+	{
+		"a body behind HEAD, which net/http throws away",
+		"RFC 9113 section 8.1.1: it is malformed, and is not to be passed on",
+		func(x *script, a, b *view) {
+			if x.asks("HEAD") && has(x.server, "DATA") && a.got.end == "END" && b.got.cut() && a.got.status == b.got.status {
+				a.got.end = b.got.end
+			}
+		},
+	},
+	{
+		"how Trailer is spelled, and that net/http sends what is announced there and came in the head once more",
+		"RFC 9110 sections 5.6.1, 6.6.2: it lists names, whose order and case mean nothing",
+		func(x *script, a, b *view) {
+			for _, v := range []*view{a, b} {
+				if lists := v.got.head["trailer"]; lists != nil {
+					names := strings.Split(strings.ToLower(strings.ReplaceAll(strings.Join(lists, ","), " ", "")), ",")
+					slices.Sort(names)
+					v.got.head["trailer"] = slices.Compact(names)
+				}
+			}
+			for name, values := range a.got.trailer {
+				if b.got.trailer[name] == nil && slices.Equal(values, a.got.head[name]) {
+					delete(a.got.trailer, name)
+				}
+			}
+		},
+	},
+	{
+		"a 101, which net/http's transport does not notice",
+		"RFC 9113 section 8.6: there is none in HTTP/2, and what is malformed is an error of the stream",
+		func(x *script, a, b *view) {
+			if x.says(":status", "101") && b.got.status == "502" && b.got.ours() {
+				a.verdict, b.verdict = "101", "101"
+			}
+		},
+	},
+	{
+		"that net/http sends again what was reset with PROTOCOL_ERROR",
+		"RFC 9113 section 8.7: REFUSED_STREAM alone, and GOAWAY, tell that nothing was done",
+		func(x *script, a, b *view) {
+			if x.again && a.got.status == "503" && a.got.ours() && b.got.status == "502" && b.got.ours() &&
+				slices.ContainsFunc(x.server, func(s step) bool { return s.do == "RST" && http2.ErrCode(s.n) == http2.ErrCodeProtocol }) {
+				a.got = b.got
+			}
+		},
+	},
+	{
 		"which error ends a connection",
 		"RFC 9113 section 7: codes are hints; that it ends is none",
 		func(x *script, a, b *view) {
@@ -240,6 +314,18 @@ var tolerated = []struct {
 			}
 		},
 	},
+}
+
+// asks reports whether the client's request has a method.
+func (x *script) asks(method string) bool {
+	return slices.ContainsFunc(x.client, func(s step) bool { return s.field.Name == ":method" && s.field.Value == method })
+}
+
+// says reports whether a field is in what the server says; value "": with any.
+func (x *script) says(name, value string) bool {
+	return slices.ContainsFunc(x.server, func(s step) bool {
+		return s.do == "field" && s.field.Name == name && (value == "" || s.field.Value == value)
+	})
 }
 
 // lenient reports whether net/http lets a request pass that RFC 9113 calls

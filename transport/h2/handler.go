@@ -43,12 +43,12 @@ func Serve(b *Batch, s *Stream, fields []Field, end bool, h http.Handler, o Serv
 	c := s.c
 	v := &serving{s: s, gotAll: end}
 	v.readable.L, v.writable.L = &v.mu, &v.mu
-	r, refuse := v.request(fields, &o)
+	r := v.request(fields, &o)
 	c.mu.Lock()
 	s.recv = v
 	busy := c.serving >= 2*int(c.o.MaxStreams)
 	gone := s.closed
-	if !gone && !busy && !refuse {
+	if !gone && !busy {
 		c.serving++
 		c.handlers.Add(1)
 	}
@@ -56,9 +56,6 @@ func Serve(b *Batch, s *Stream, fields []Field, end bool, h http.Handler, o Serv
 	switch {
 	case gone:
 		v.cancel()
-	case refuse:
-		v.cancel()
-		s.Reset(b, http2.ErrCodeProtocol)
 	case busy: // with requests that were reset, and whose handlers have not noticed
 		v.cancel()
 		s.Reset(b, http2.ErrCodeRefusedStream)

@@ -41,13 +41,17 @@ func (k *block) rest() {
 	}
 }
 
+// smallParts is how many frames a block may come in that hold next to nothing: a client may
+// have its reasons to send it byte by byte, as long as it comes to an end.
+const smallParts = 1000
+
 // feed decodes a part of a block. Its errors are the connection's: the table is
 // shared by all of its streams.
 func (c *Conn) feed(p []byte, last bool) error {
 	k := &c.block
 	k.frames++
 	k.bytes += len(p)
-	if k.frames > 16+k.bytes/256 {
+	if k.frames > smallParts+k.bytes/256 {
 		return c.flood("continuation")
 	}
 	if k.bytes > 2*int(k.limit) {
@@ -77,14 +81,16 @@ type kind uint8
 
 const (
 	request kind = iota
-	response
 	trailer
+	response
+	responseTrailer
 )
 
 // check says what makes a header malformed (RFC 9113 section 8.1.1), or "".
 func check(fields []Field, what kind) string {
-	var seen struct{ method, scheme, path, authority, status, protocol bool }
+	var seen struct{ method, scheme, path, authority, status, te bool }
 	var connect, regular bool
+	var authority string
 	once := func(b *bool) bool { was := *b; *b = true; return !was }
 	for i := range fields {
 		f := &fields[i]
@@ -98,11 +104,12 @@ func check(fields []Field, what kind) string {
 				ok = what == request && once(&seen.method) && validToken(f.Value)
 				connect = f.Value == "CONNECT"
 			case ":scheme":
-				ok = what == request && once(&seen.scheme)
+				ok = what == request && once(&seen.scheme) && (f.Value == "https" || f.Value == "http")
 			case ":path":
 				ok = what == request && once(&seen.path) && f.Value != ""
 			case ":authority":
 				ok = what == request && once(&seen.authority)
+				authority = f.Value
 			case ":status":
 				ok = what == response && once(&seen.status) && len(f.Value) == 3
 			}
@@ -118,14 +125,14 @@ func check(fields []Field, what kind) string {
 		if !validValue(f.Value) {
 			return "a field value is not valid"
 		}
-		if what == response {
+		if what >= response {
 			continue // servers that put "connection" here are too many to break with, and a proxy drops it
 		}
 		switch f.Name {
 		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
 			return "a field is for connections of HTTP/1.1"
 		case "te":
-			if f.Value != "trailers" {
+			if f.Value != "trailers" && f.Value != "" || !once(&seen.te) {
 				return "te has something else than trailers"
 			}
 		}
@@ -135,6 +142,18 @@ func check(fields []Field, what kind) string {
 		return "a pseudo field is missing"
 	case what == response && !seen.status:
 		return "there is no status"
+	case what != request:
+	case connect:
+		if authority == "" {
+			return "nothing is named to connect to"
+		}
+	default:
+		if authority == "" {
+			authority = get(fields, "host")
+		}
+		if strings.Contains(authority, "@") { // section 8.3.1
+			return "the authority has user information"
+		}
 	}
 	return ""
 }

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// request makes the http.Request; refuse: no handler shall see it.
-func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request, refuse bool) {
-	var method, scheme, authority, path string
+// request makes the http.Request.
+func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request) {
+	var method, authority, path string
 	header := make(http.Header, len(fields))
 	values := make([]string, 0, len(fields))
 	for i := range fields {
@@ -25,8 +25,6 @@ func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request, ref
 			switch f.Name {
 			case ":method":
 				method = f.Value
-			case ":scheme":
-				scheme = f.Value
 			case ":authority":
 				authority = f.Value
 			case ":path":
@@ -68,15 +66,12 @@ func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request, ref
 
 	u, uri := &url.URL{Host: authority}, authority
 	if method != "CONNECT" {
-		refuse = scheme != "https" && scheme != "http" || strings.Contains(authority, "@")
 		var err error
 		uri = path
 		if u, err = url.ParseRequestURI(path); err != nil {
 			u = new(url.URL)
 			u.Opaque, u.RawQuery, _ = strings.Cut(path, "?")
 		}
-	} else if authority == "" {
-		refuse = true
 	}
 
 	base := o.Context
@@ -95,7 +90,7 @@ func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request, ref
 		r.RemoteAddr = v.s.c.tls.RemoteAddr().String()
 	}
 	if v.gotAll && len(o.Body) == 0 && o.Trailer == nil {
-		return r, refuse
+		return r
 	}
 	r.Body = (*requestBody)(v)
 	if lengths := header["Content-Length"]; len(lengths) == 0 {
@@ -108,7 +103,7 @@ func (v *serving) request(fields []Field, o *ServeOptions) (r *http.Request, ref
 	if v.gotAll {
 		v.readErr = io.EOF
 	}
-	return r, refuse
+	return r
 }
 
 // requestBody is the http.Request.Body. Read and Close may be called at the same time.

@@ -108,7 +108,11 @@ func (c *Conn) trailerBlock(b *Batch, s *Stream) error {
 	case s.length >= 0 && s.got != s.length:
 		problem = "the body has not the length that was announced"
 	default:
-		problem = check(k.fields, trailer)
+		what := trailer
+		if !c.server {
+			what = responseTrailer
+		}
+		problem = check(k.fields, what)
 	}
 	if problem != "" {
 		c.mu.Unlock()
