@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +27,9 @@ const (
 type poller struct {
 	mu      sync.Mutex
 	epoll   int // 0: not made yet
+	wake    int // an eventfd: somebody wants a connection to end
 	conns   map[int32]*Conn
+	kicked  []*Conn
 	running bool
 }
 
@@ -59,6 +62,8 @@ func (c *Conn) adopt() bool {
 	if err := p.add(c, fd); err != nil {
 		c.readErr = os.NewSyscallError("epoll_ctl", err)
 		close(c.polledOut)
+	} else if c.failed() != nil { // in the meantime
+		p.kick(c)
 	}
 	return true
 }
@@ -69,6 +74,13 @@ func (p *poller) add(c *Conn, fd int) error {
 	if p.epoll == 0 {
 		n, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 		if err != nil {
+			return err
+		}
+		if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+			err = unix.EpollCtl(n, unix.EPOLL_CTL_ADD, p.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.wake)})
+		}
+		if err != nil {
+			_ = unix.Close(n)
 			return err
 		}
 		p.epoll, p.conns = n, make(map[int32]*Conn)
@@ -82,6 +94,30 @@ func (p *poller) add(c *Conn, fd int) error {
 		go p.run()
 	}
 	return nil
+}
+
+// kick has the poller let go of a connection that shall end. A shutdown of reading would
+// do as much, but the peer of a Unix socket notices, and stops reading our last words.
+func (p *poller) kick(c *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kicked = append(p.kicked, c)
+	_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full: it wakes up all the same
+}
+
+// woken is who was kicked and is still here.
+func (p *poller) woken() (gone []*Conn) {
+	var count [8]byte
+	_, _ = unix.Read(p.wake, count[:])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.kicked {
+		if p.conns[int32(c.wire.descriptor())] == c {
+			gone = append(gone, c)
+		}
+	}
+	p.kicked = nil
+	return gone
 }
 
 // want asks to be told when the socket takes bytes again, or no more.
@@ -129,7 +165,12 @@ func (p *poller) run() {
 		if err != nil && !errors.Is(err, syscall.EINTR) {
 			panic("h2: epoll_wait: " + err.Error()) // of a descriptor that is ours
 		}
+		kicked := false
 		for _, e := range events[:max(n, 0)] {
+			if int(e.Fd) == p.wake {
+				kicked = true
+				continue
+			}
 			c := p.get(e.Fd)
 			if c == nil {
 				continue
@@ -142,6 +183,14 @@ func (p *poller) run() {
 			}
 		}
 		b.Flush()
+		if kicked {
+			for _, c := range p.woken() {
+				if !slices.Contains(gone, c) {
+					c.readErr = os.ErrDeadlineExceeded // what it ends for is said elsewhere
+					gone = append(gone, c)
+				}
+			}
+		}
 		last := false
 		for _, c := range gone {
 			last = p.remove(c)

@@ -241,7 +241,21 @@ func (c *Conn) failLocked(err error) {
 	if c.err == nil {
 		c.err = err
 	}
-	_ = c.tls.NetConn().SetReadDeadline(longAgo)
+	c.stopReading(0)
+}
+
+// stopReading has the reader stop, after a while.
+func (c *Conn) stopReading(after time.Duration) {
+	switch p := c.poller; {
+	case p == nil && after == 0:
+		_ = c.tls.NetConn().SetReadDeadline(longAgo)
+	case p == nil:
+		_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(after))
+	case after == 0:
+		p.kick(c)
+	default:
+		time.AfterFunc(after, func() { p.kick(c) })
+	}
 }
 
 // failWriteLocked has the connection end once the reader has seen what the peer had to
@@ -254,7 +268,7 @@ func (c *Conn) failWriteLocked(err error) {
 	if c.writeErr = err; c.err != nil {
 		return
 	}
-	_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(lastRead))
+	c.stopReading(lastRead)
 }
 
 // Close ends the connection and all its streams, and does not wait for it.

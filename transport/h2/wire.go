@@ -134,19 +134,10 @@ func (w *Wire) Close() error {
 	return err
 }
 
-// SetReadDeadline ends reading at t. Of a Conn that is polled that cannot be taken back,
-// and need not.
+// SetReadDeadline does nothing to a connection that is polled: its reader never waits.
 func (w *Wire) SetReadDeadline(t time.Time) error {
 	if !w.polled() {
 		return w.Conn.SetReadDeadline(t)
-	}
-	switch d := time.Until(t); {
-	case t.IsZero():
-	case d <= 0:
-		_, err := w.shutdown(shutRead)
-		return err
-	default:
-		time.AfterFunc(d, func() { _, _ = w.shutdown(shutRead) })
 	}
 	return nil
 }
