@@ -59,7 +59,13 @@ func (c *Conn) adopt() bool {
 	if err := p.add(c, fd); err != nil {
 		c.readErr = os.NewSyscallError("epoll_ctl", err)
 		close(c.polledOut)
+		return true
 	}
+	c.mu.Lock()
+	if c.err != nil || c.writeErr != nil { // since before there was a descriptor to tell it to
+		_ = w.SetReadDeadline(longAgo)
+	}
+	c.mu.Unlock()
 	return true
 }
 
