@@ -23,23 +23,34 @@ import (
 	"github.com/execproxy/execproxy/transport/h2"
 )
 
-// testStreams is a way out with one connection.
+// testStreams is a way out with one connection, and with another when that one takes no more.
 type testStreams struct {
-	t    testing.TB
-	addr string
-	conn *h2.Conn
-	done chan struct{}
+	addr    string
+	dialing sync.Mutex
+	mu      sync.Mutex
+	conn    *h2.Conn
+	retired bool
+	ended   bool
+	all     sync.WaitGroup
 }
 
 func newTestStreams(t testing.TB, server *url.URL) *testStreams {
-	s := &testStreams{t: t, addr: server.Host, done: make(chan struct{})}
+	s := &testStreams{addr: server.Host}
 	t.Cleanup(func() {
+		s.mu.Lock()
+		s.ended = true
 		if s.conn != nil {
 			s.conn.Close()
-			<-s.done
 		}
+		s.mu.Unlock()
+		s.all.Wait()
 	})
 	s.dial() // not from TryReserve: who calls that must not wait
+	if s.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = s.conn.Ping(ctx)
+	}
 	return s
 }
 
@@ -48,30 +59,67 @@ func (s *testStreams) dial() {
 	if err != nil {
 		return // the handler tells
 	}
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	tc := tls.Client(h2.NewWire(c), clientTLS("h2", "http/1.1"))
 	if err := tc.Handshake(); err != nil || tc.ConnectionState().NegotiatedProtocol != "h2" {
 		c.Close()
 		return
 	}
-	s.conn = h2.New(tc, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10})
-	go func() { defer close(s.done); _ = s.conn.Run() }()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	_ = s.conn.Ping(ctx)
+	_ = c.SetDeadline(time.Time{})
+	var conn *h2.Conn
+	conn = h2.New(tc, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10, Retired: func() {
+		s.mu.Lock()
+		s.retired = s.retired || s.conn == conn
+		s.mu.Unlock()
+	}})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn, s.retired = conn, false
+	s.all.Go(func() { _ = conn.Run() })
+	if s.ended {
+		conn.Close()
+	}
 }
 
 func (s *testStreams) TryReserve() *h2.Conn {
-	if s.conn == nil || !s.conn.Reserve() {
+	s.mu.Lock()
+	c := s.conn
+	s.mu.Unlock()
+	if c == nil || !c.Reserve() {
 		return nil
 	}
-	return s.conn
+	return c
 }
 
 func (s *testStreams) Reserve(context.Context) (*h2.Conn, error) {
 	if c := s.TryReserve(); c != nil {
 		return c, nil
 	}
+	s.dialing.Lock()
+	defer s.dialing.Unlock()
+	s.mu.Lock()
+	again := s.retired && !s.ended
+	s.mu.Unlock()
+	if again {
+		s.dial()
+	}
+	if c := s.TryReserve(); c != nil {
+		return c, nil
+	}
 	return nil, errors.New("no connection")
+}
+
+// RoundTrip is the way out of the handlers.
+func (s *testStreams) RoundTrip(r *http.Request) (*http.Response, error) {
+	c, err := s.Reserve(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.RoundTrip(r)
+	if errors.Is(err, h2.ErrUnprocessed) {
+		err = errors.Join(errUnsent, err)
+	}
+	return res, err
 }
 
 func (s *testStreams) StreamError(err error) error { return err }

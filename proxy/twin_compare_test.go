@@ -240,6 +240,19 @@ var tolerated = []struct {
 		},
 	},
 	{
+		"whether a body of nothing is announced by HEADERS that end or by DATA that does",
+		"RFC 9113 section 8.1: they mean the same",
+		func(x *script, a, b *view) {
+			for _, v := range []*view{a, b} {
+				for i := range v.seen {
+					if s := &v.seen[i]; s.length == -1 && s.whole && len(s.body) == 0 {
+						s.length = 0
+					}
+				}
+			}
+		},
+	},
+	{
 		"a 304 with the length of what is not sent, which net/http's transport takes for a body that broke off",
 		"RFC 9110 sections 8.6, 15.4.5: it is the length of the 200 that it stands for",
 		func(x *script, a, b *view) {

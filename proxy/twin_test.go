@@ -22,8 +22,11 @@ func newTwinA(t testing.TB, o Options) *front {
 	return startWith(t, o, false, false, func(s *http.Server) { s.TLSNextProto = nil })
 }
 
-// newTwinB is the proxy that is held against it.
+// newTwinB is the proxy that is held against it: it is frames on both sides, whichever way a
+// request goes.
 func newTwinB(t testing.TB, o Options) *front {
+	s := newTestStreams(t, o.Server)
+	o.Streams, o.Transport = s, s
 	return start(t, o, false)
 }
 

@@ -41,6 +41,24 @@ var (
 // adopt has a poller read the connection. False: there is no descriptor for it, and
 // nothing was changed.
 func (c *Conn) adopt() bool {
+	c.mu.Lock()
+	for c.flushing { // nobody may be writing to what is taken away
+		c.flushed.Wait()
+	}
+	c.flushing = true
+	c.mu.Unlock()
+	adopted := c.adoptIdle()
+	c.mu.Lock()
+	late := c.poller != nil && (c.err != nil || c.writeErr != nil) // since before the poller had it
+	c.flushLocked(&c.batch)
+	c.batch.Flush()
+	if late {
+		c.poller.kick(c)
+	}
+	return adopted
+}
+
+func (c *Conn) adoptIdle() bool {
 	w := c.wire
 	fd := 0
 	err := w.raw.Control(func(old uintptr) {
@@ -62,8 +80,6 @@ func (c *Conn) adopt() bool {
 	if err := p.add(c, fd); err != nil {
 		c.readErr = os.NewSyscallError("epoll_ctl", err)
 		close(c.polledOut)
-	} else if c.failed() != nil { // in the meantime
-		p.kick(c)
 	}
 	return true
 }
@@ -102,6 +118,9 @@ func (p *poller) kick(c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kicked = append(p.kicked, c)
+	if p.epoll == 0 {
+		return
+	}
 	_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full: it wakes up all the same
 }
 
@@ -153,11 +172,14 @@ func (p *poller) get(fd int32) *Conn {
 	return p.conns[fd]
 }
 
+// readSize is how much is read of one connection before the others have their turn: a
+// large answer in few pieces.
+const readSize = 256 << 10
+
 // run ends with the last connection.
 func (p *poller) run() {
 	events := make([]unix.EpollEvent, 128)
-	buf := wireBuffers.Get().(*[wireSize]byte)
-	defer wireBuffers.Put(buf)
+	buf := make([]byte, readSize)
 	var b Batch
 	var gone []*Conn
 	for {
@@ -178,7 +200,7 @@ func (p *poller) run() {
 			if e.Events&unix.EPOLLOUT != 0 {
 				c.writable(&b)
 			}
-			if e.Events&^unix.EPOLLOUT != 0 && !c.readOnce(&b, buf[:]) {
+			if e.Events&^unix.EPOLLOUT != 0 && !c.readOnce(&b, buf) {
 				gone = append(gone, c)
 			}
 		}
