@@ -14,6 +14,7 @@ type dataFrame struct {
 	end    bool
 	empty  bool
 }
+
 func (c *Conn) beginData(b *Batch, id uint32, length int, flags http2.Flags) error {
 	switch {
 	case c.block.open:

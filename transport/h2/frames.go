@@ -82,7 +82,7 @@ func (c *Conn) frame(b *Batch, p []byte) error {
 	c.src.Reset(p)
 	f, err := c.fr.ReadFrame()
 	if err != nil {
-		return c.frameError(b, err)
+		return c.frameError(b, http2.FrameType(p[3]), err)
 	}
 	switch f := f.(type) {
 	case *http2.HeadersFrame:
@@ -116,10 +116,12 @@ func (c *Conn) frame(b *Batch, p []byte) error {
 	}
 }
 
-func (c *Conn) frameError(b *Batch, err error) error {
+func (c *Conn) frameError(b *Batch, kind http2.FrameType, err error) error {
 	var stream http2.StreamError
 	var conn http2.ConnectionError
 	switch {
+	case errors.As(err, &stream) && kind == http2.FrameHeaders:
+		return protocolError("more padding than frame") // its fields are missing in the decoder's table
 	case errors.As(err, &stream):
 		if err := c.spend(&c.control, "other"); err != nil {
 			return err

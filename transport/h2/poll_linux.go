@@ -69,18 +69,33 @@ func (c *Conn) adoptIdle() bool {
 	if err != nil || fd == 0 {
 		return false
 	}
-	p := &pollers[int(nextPoller.Add(1))%len(pollers)]
+	w.mu.Lock()
+	if w.closed { // meanwhile, and nobody would close the new descriptor
+		w.mu.Unlock()
+		_ = unix.Close(fd)
+		return false
+	}
+	w.fd = fd
+	w.mu.Unlock()
+	p := &pollers[nextPoller.Add(1)%uint32(len(pollers))]
 	c.mu.Lock()
 	c.poller, c.polledOut = p, make(chan struct{})
 	c.mu.Unlock()
-	w.mu.Lock()
-	w.fd = fd
-	w.mu.Unlock()
 	_ = w.inner.Close() // takes it out of Go's poller; the socket lives on
 	if err := p.add(c, fd); err != nil {
 		c.readErr = os.NewSyscallError("epoll_ctl", err)
 		close(c.polledOut)
+		return true
 	}
+	// What should end the reading before has told the connection below, which is gone.
+	c.mu.Lock()
+	switch {
+	case c.err != nil:
+		_ = w.SetReadDeadline(longAgo)
+	case c.writeErr != nil:
+		_ = w.SetReadDeadline(time.Now().Add(lastRead))
+	}
+	c.mu.Unlock()
 	return true
 }
 

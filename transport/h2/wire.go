@@ -33,6 +33,7 @@ type Wire struct {
 	// Of a connection that a poller reads: a descriptor that Go's own poller does not
 	// know, or it would wake up for every byte, too.
 	fd      int // 0: none
+	closed  bool
 	writeBy time.Time
 
 	// Closures for RawConn, made once: one for each call would be garbage.
@@ -126,6 +127,9 @@ func (w *Wire) Write(p []byte) (int, error) {
 // Close ends the connection. The descriptor that a poller reads stays until the Conn has
 // let go of it.
 func (w *Wire) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
 	_, _ = w.shutdown(shutBoth)
 	err := w.Conn.Close()
 	if w.polled() {
@@ -190,6 +194,9 @@ func (w *Wire) flush() error {
 	}
 	w.pushErr = nil
 	if err := w.raw.Write(w.push); err != nil {
+		if w.polled() { // since a moment, and raw is closed
+			_, err = w.writeTo(0)
+		}
 		return err
 	}
 	return w.pushErr
@@ -202,6 +209,9 @@ func (w *Wire) drain() error {
 	}
 	w.pushAllErr = nil
 	if err := w.raw.Write(w.pushAll); err != nil {
+		if w.polled() {
+			return w.drainPolled()
+		}
 		return err
 	}
 	return w.pushAllErr
