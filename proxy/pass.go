@@ -99,7 +99,7 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 		return true
 	}
 	x.done = nil // the caller has it
-	x.giveUp()
+	x.giveUp(b)
 	return false
 }
 
@@ -185,12 +185,19 @@ func (x *passage) open(b *h2.Batch, conn *h2.Conn, k *scratch) bool {
 	return true
 }
 
-// finish is called once, when nothing of the passage is left. It needs the lock.
-func (x *passage) finish() {
+// finish is called once, when nothing of the passage is left. It needs the lock. What was
+// kept and is not wanted any more is given back: of a stream that is complete, nobody else
+// does it, and the window is its connection's.
+func (x *passage) finish(b *h2.Batch) {
 	if x.over {
 		return
 	}
 	x.over = true
+	if x.up != nil {
+		x.up.Consumed(b, x.owed)
+	}
+	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
+	x.early = nil
 	if x.waits != nil {
 		x.waits()
 	}
@@ -217,7 +224,7 @@ func (x *passage) cut() {
 		} else {
 			x.down.Reset(&b, http2.ErrCodeInternal)
 		}
-		x.finish()
+		x.finish(&b)
 	}
 	x.mu.Unlock()
 	b.Flush()
@@ -264,14 +271,13 @@ func (x *passage) handOver(b *h2.Batch, tried int) {
 	if !x.request.kept {
 		body = x.early
 	}
-	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
 	x.handed = true
 	x.slow(b, x.down, in, x.gotAll, body, tried)
-	x.giveUp()
+	x.giveUp(b)
 }
 
 // giveUp ends the passage of a request that the handler serves, and counts.
-func (x *passage) giveUp() {
+func (x *passage) giveUp(b *h2.Batch) {
 	x.p.count.requests.Add(^uint64(0))
-	x.finish()
+	x.finish(b)
 }

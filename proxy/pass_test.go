@@ -27,12 +27,17 @@ import (
 type testStreams struct {
 	t    testing.TB
 	addr string
+	o    h2.Options
 	conn *h2.Conn
 	done chan struct{}
 }
 
 func newTestStreams(t testing.TB, server *url.URL) *testStreams {
-	s := &testStreams{t: t, addr: server.Host, done: make(chan struct{})}
+	return newTestStreamsWith(t, server, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10})
+}
+
+func newTestStreamsWith(t testing.TB, server *url.URL, o h2.Options) *testStreams {
+	s := &testStreams{t: t, addr: server.Host, o: o, done: make(chan struct{})}
 	t.Cleanup(func() {
 		if s.conn != nil {
 			s.conn.Close()
@@ -53,7 +58,7 @@ func (s *testStreams) dial() {
 		c.Close()
 		return
 	}
-	s.conn = h2.New(tc, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10})
+	s.conn = h2.New(tc, s.o)
 	go func() { defer close(s.done); _ = s.conn.Run() }()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -79,7 +84,9 @@ func (s *testStreams) StreamError(err error) error { return err }
 // startPassing is start, for HTTP/2 clients alone, with no handler to fall back on.
 func startPassing(t testing.TB, o Options) *front {
 	t.Helper()
-	o.Streams = newTestStreams(t, o.Server)
+	if o.Streams == nil {
+		o.Streams = newTestStreams(t, o.Server)
+	}
 	o.Transport = http.DefaultTransport
 	p, err := New(o)
 	if err != nil {

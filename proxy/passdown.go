@@ -108,7 +108,7 @@ func (c *clientSide) Closed(b *h2.Batch, err error) {
 	if !x.ended || x.owed > 0 {
 		x.p.count.cancelled.Add(1)
 	}
-	x.finish()
+	x.finish(b)
 	x.mu.Unlock()
 }
 
