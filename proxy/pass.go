@@ -59,6 +59,7 @@ type passage struct {
 	unsaid  int        // of them, those that up keeps
 	prepaid int        // of them, those that the client has had back already
 	owed    int        // bytes of the answer that down keeps
+	last    int        // bytes of a refusal that down keeps
 	early   []byte     // of the request's body, while it waits for a connection: at most a window
 	signed  bool
 	gotAll  bool               // of the request
@@ -84,13 +85,15 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 	}
 	x := &passage{p: p, down: s, done: done, slow: slow, request: l, gotAll: end}
 	x.flight.owner, x.flight.endless = x, l.method == http.MethodGet && endlessQuery(l.target.query)
+	whole := l.whole
 	if !p.flights.add(&x.flight) {
 		l.free()
 		return false
 	}
+	// From here on cut may end it, and the letter is gone then.
 	s.Attach((*clientSide)(x))
 	p.count.requests.Add(1)
-	if l.whole {
+	if whole {
 		return true // its body is to come
 	}
 	x.mu.Lock()
@@ -246,9 +249,10 @@ func (x *passage) refuse(b *h2.Batch, no *refusal) {
 	}
 	x.down.Header(b, fields, len(body) == 0)
 	if len(body) > 0 {
-		_, _ = x.down.Write(b, body, true)
+		sent, _ := x.down.Write(b, body, true)
+		x.last = len(body) - sent
 	}
-	if !x.gotAll {
+	if !x.gotAll && x.last == 0 {
 		x.down.Reset(b, http2.ErrCodeNo)
 	}
 }

@@ -80,6 +80,11 @@ func (c *clientSide) Sent(b *h2.Batch, n int) {
 		return
 	}
 	if x.over {
+		if x.last > 0 {
+			if x.last -= n; x.last == 0 && !x.gotAll {
+				x.down.Reset(b, http2.ErrCodeNo)
+			}
+		}
 		x.mu.Unlock()
 		return
 	}

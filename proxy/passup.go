@@ -83,7 +83,9 @@ func responseFields(out, fields []h2.Field) []h2.Field {
 			f.Sensitive = true
 			out = append(out, f)
 		default:
-			f.Sensitive = f.Name == "audit-id" // another one each time, as the length: no use in a table
+			if f.Name == "audit-id" || f.Name == "set-cookie" { // another one each time, as the length: no use in a table
+				f.Sensitive = true
+			}
 			out = append(out, f)
 		}
 	}
