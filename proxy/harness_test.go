@@ -168,7 +168,7 @@ func startWith(t testing.TB, o Options, loopback, streams bool, change func(*htt
 	if o.Transport == nil {
 		o.Transport = outbound(t, true)
 	}
-	if passes {
+	if passes && o.Streams == nil {
 		o.Streams = newTestStreams(t, o.Server)
 	}
 	if o.Sign != nil && o.SignFields == nil {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -56,7 +57,7 @@ func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
 	v := caller{Verified: p.verified(s.Conn().ConnectionState())}
 	var path string
 	var special http.Header
-	lengths := 0
+	lengths, hosts := 0, 0
 	for i := range l.in {
 		f := &l.in[i]
 		switch f.Name {
@@ -67,7 +68,7 @@ func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
 		case ":authority":
 			v.Host = f.Value
 		case "host":
-			if v.Host == "" {
+			if hosts++; hosts == 1 && v.Host == "" {
 				v.Host = f.Value
 			}
 		case "content-length":
@@ -102,7 +103,7 @@ func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
 	small := 0 < l.length && l.length <= replayLimit
 	switch {
 	case l.hashed && l.length > p.maxHashed && p.unsigned:
-	case l.hashed && (l.length < 0 || l.length > chunkSize):
+	case l.hashed && (l.length < 0 || l.length > min(chunkSize, p.maxHashed)):
 		return false
 	case l.hashed, signs && small && p.refused != nil:
 		if l.space = p.memory.tryReserve(l.length); l.space == nil {
@@ -135,7 +136,9 @@ func (p *Proxy) compose(k *scratch, l *letter, end bool) bool {
 	}
 	k.out = append(k.out,
 		h2.Field{Name: ":method", Value: l.method}, h2.Field{Name: ":scheme", Value: "https"},
-		h2.Field{Name: ":authority", Value: p.authority}, h2.Field{Name: ":path", Value: path})
+		h2.Field{Name: ":authority", Value: p.authority},
+		// A query may hold what nobody should guess.
+		h2.Field{Name: ":path", Value: path, Sensitive: l.target.mark})
 	head := len(k.out)
 	trailers, agent, length := false, false, false
 	for _, f := range l.in {
@@ -194,19 +197,21 @@ func (p *Proxy) signInto(k *scratch, l *letter, head int) bool {
 	if !ok || err != nil {
 		return false // the handler finds out the same, and tells
 	}
-	for i, f := range k.signed.List() {
+	signed := k.signed.List()
+	kept := k.out[:head]
+	for _, o := range k.out[head:] {
+		if !slices.ContainsFunc(signed, func(f signer.Field) bool { return f.Name == o.Name }) {
+			kept = append(kept, o)
+		}
+	}
+	k.out = kept
+	for i, f := range signed {
 		if notASigners(f.Name) {
 			return false
 		}
-		kept := k.out[:head]
-		for _, o := range k.out[head:] {
-			if o.Name != f.Name {
-				kept = append(kept, o)
-			}
-		}
 		// What is of this request alone, and what authenticates, stays out of HPACK's tables.
 		// A session token is neither: it is long, and nobody guesses it as a whole.
-		k.out = append(kept, h2.Field{Name: f.Name, Value: f.Value, Sensitive: k.signed.Transient(i) || f.Name != "x-amz-security-token"})
+		k.out = append(k.out, h2.Field{Name: f.Name, Value: f.Value, Sensitive: k.signed.Transient(i) || f.Name != "x-amz-security-token"})
 	}
 	return true
 }

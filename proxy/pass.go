@@ -59,6 +59,7 @@ type passage struct {
 	unsaid  int        // of them, those that up keeps
 	prepaid int        // of them, those that the client has had back already
 	owed    int        // bytes of the answer that down keeps
+	last    int        // bytes of a refusal that down keeps
 	early   []byte     // of the request's body, while it waits for a connection: at most a window
 	signed  bool
 	gotAll  bool               // of the request
@@ -84,13 +85,15 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 	}
 	x := &passage{p: p, down: s, done: done, slow: slow, request: l, gotAll: end}
 	x.flight.owner, x.flight.endless = x, l.method == http.MethodGet && endlessQuery(l.target.query)
+	whole := l.whole
 	if !p.flights.add(&x.flight) {
 		l.free()
 		return false
 	}
+	// From here on cut may end it, and the letter is gone then.
 	s.Attach((*clientSide)(x))
 	p.count.requests.Add(1)
-	if l.whole {
+	if whole {
 		return true // its body is to come
 	}
 	x.mu.Lock()
@@ -99,7 +102,7 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 		return true
 	}
 	x.done = nil // the caller has it
-	x.giveUp()
+	x.giveUp(b)
 	return false
 }
 
@@ -185,12 +188,19 @@ func (x *passage) open(b *h2.Batch, conn *h2.Conn, k *scratch) bool {
 	return true
 }
 
-// finish is called once, when nothing of the passage is left. It needs the lock.
-func (x *passage) finish() {
+// finish is called once, when nothing of the passage is left. It needs the lock. What was
+// kept and is not wanted any more is given back: of a stream that is complete, nobody else
+// does it, and the window is its connection's.
+func (x *passage) finish(b *h2.Batch) {
 	if x.over {
 		return
 	}
 	x.over = true
+	if x.up != nil {
+		x.up.Consumed(b, x.owed)
+	}
+	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
+	x.early = nil
 	if x.waits != nil {
 		x.waits()
 	}
@@ -217,7 +227,7 @@ func (x *passage) cut() {
 		} else {
 			x.down.Reset(&b, http2.ErrCodeInternal)
 		}
-		x.finish()
+		x.finish(&b)
 	}
 	x.mu.Unlock()
 	b.Flush()
@@ -239,9 +249,10 @@ func (x *passage) refuse(b *h2.Batch, no *refusal) {
 	}
 	x.down.Header(b, fields, len(body) == 0)
 	if len(body) > 0 {
-		_, _ = x.down.Write(b, body, true)
+		sent, _ := x.down.Write(b, body, true)
+		x.last = len(body) - sent
 	}
-	if !x.gotAll {
+	if !x.gotAll && x.last == 0 {
 		x.down.Reset(b, http2.ErrCodeNo)
 	}
 }
@@ -264,14 +275,13 @@ func (x *passage) handOver(b *h2.Batch, tried int) {
 	if !x.request.kept {
 		body = x.early
 	}
-	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
 	x.handed = true
 	x.slow(b, x.down, in, x.gotAll, body, tried)
-	x.giveUp()
+	x.giveUp(b)
 }
 
 // giveUp ends the passage of a request that the handler serves, and counts.
-func (x *passage) giveUp() {
+func (x *passage) giveUp(b *h2.Batch) {
 	x.p.count.requests.Add(^uint64(0))
-	x.finish()
+	x.finish(b)
 }

@@ -26,6 +26,7 @@ import (
 // testStreams is a way out with one connection, and with another when that one takes no more.
 type testStreams struct {
 	addr    string
+	o       h2.Options
 	dialing sync.Mutex
 	mu      sync.Mutex
 	conn    *h2.Conn
@@ -35,7 +36,11 @@ type testStreams struct {
 }
 
 func newTestStreams(t testing.TB, server *url.URL) *testStreams {
-	s := &testStreams{addr: server.Host}
+	return newTestStreamsWith(t, server, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10})
+}
+
+func newTestStreamsWith(t testing.TB, server *url.URL, o h2.Options) *testStreams {
+	s := &testStreams{addr: server.Host, o: o}
 	t.Cleanup(func() {
 		s.mu.Lock()
 		s.ended = true
@@ -67,11 +72,13 @@ func (s *testStreams) dial() {
 	}
 	_ = c.SetDeadline(time.Time{})
 	var conn *h2.Conn
-	conn = h2.New(tc, h2.Options{MaxStreamWindow: 4 << 20, MaxFrame: 256 << 10, Retired: func() {
+	o := s.o
+	o.Retired = func() {
 		s.mu.Lock()
 		s.retired = s.retired || s.conn == conn
 		s.mu.Unlock()
-	}})
+	}
+	conn = h2.New(tc, o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn, s.retired = conn, false
@@ -127,7 +134,9 @@ func (s *testStreams) StreamError(err error) error { return err }
 // startPassing is start, for HTTP/2 clients alone, with no handler to fall back on.
 func startPassing(t testing.TB, o Options) *front {
 	t.Helper()
-	o.Streams = newTestStreams(t, o.Server)
+	if o.Streams == nil {
+		o.Streams = newTestStreams(t, o.Server)
+	}
 	o.Transport = http.DefaultTransport
 	p, err := New(o)
 	if err != nil {
