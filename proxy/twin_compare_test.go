@@ -303,9 +303,12 @@ var tolerated = []struct {
 		func(x *script, a, b *view) {
 			for _, v := range []*view{a, b} {
 				if lists := v.got.head["trailer"]; lists != nil {
-					names := strings.Split(strings.ToLower(strings.ReplaceAll(strings.Join(lists, ","), " ", "")), ",")
+					names := strings.FieldsFunc(strings.ToLower(strings.Join(lists, ",")), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
 					slices.Sort(names)
 					v.got.head["trailer"] = slices.Compact(names)
+					if len(names) == 0 {
+						delete(v.got.head, "trailer")
+					}
 				}
 			}
 			for name, values := range a.got.trailer {
