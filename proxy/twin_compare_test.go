@@ -389,6 +389,7 @@ func (x *script) lenient() bool {
 			odd = odd || strings.ContainsFunc(f.Value, func(r rune) bool { return r <= ' ' || r >= 0x7f })
 		}
 	}
+	end = end || block == 0
 	return odd || host != "" && authority != "" && host != authority || end && announced(x.client) > 0
 }
 
