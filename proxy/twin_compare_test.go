@@ -362,6 +362,15 @@ var tolerated = []struct {
 		},
 	},
 	{
+		"whether more on a stream behind its end is the stream's error, the connection's, or nobody's who has forgotten the stream",
+		"RFC 9113 section 5.1: it depends on whether the answer has ended, too",
+		func(x *script, a, b *view) {
+			if x.behind() {
+				a.conn, b.conn = "", ""
+			}
+		},
+	},
+	{
 		"which error ends a connection",
 		"RFC 9113 section 7: codes are hints; that it ends is none",
 		func(x *script, a, b *view) {
@@ -384,6 +393,18 @@ func (x *script) says(name, value string) bool {
 	return slices.ContainsFunc(x.server, func(s step) bool {
 		return s.do == "field" && s.field.Name == name && (value == "" || s.field.Value == value)
 	})
+}
+
+// behind reports whether the client says more on its stream when it has ended it.
+func (x *script) behind() bool {
+	ended := false
+	for _, s := range x.client {
+		if ended && (s.do == "HEADERS" || s.do == "DATA" || s.do == "RST" || s.do == "WINDOW") {
+			return true
+		}
+		ended = ended || s.end && (s.do == "HEADERS" || s.do == "DATA") || s.do == "RST"
+	}
+	return false
 }
 
 // lenient reports whether net/http lets a request pass that RFC 9113 calls
