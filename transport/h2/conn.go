@@ -104,6 +104,7 @@ type reader struct {
 	filled    int
 	preface   int // bytes of the client's that are still to come
 	settled   bool
+	acked     bool
 	fr        *http2.Framer
 	src       bytes.Reader
 	dec       *hpack.Decoder

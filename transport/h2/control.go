@@ -85,6 +85,10 @@ func (c *Conn) rstStream(b *Batch, id uint32, code http2.ErrCode) error {
 
 func (c *Conn) settings(b *Batch, f *http2.SettingsFrame) error {
 	if f.IsAck() {
+		if c.acked { // we send SETTINGS once
+			return protocolError("SETTINGS are acknowledged that were not sent")
+		}
+		c.acked = true
 		return nil
 	}
 	if c.settled { // the first are everybody's
