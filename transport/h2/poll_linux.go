@@ -49,12 +49,16 @@ func (c *Conn) adopt() bool {
 	c.mu.Unlock()
 	adopted := c.adoptIdle()
 	c.mu.Lock()
-	late := c.poller != nil && (c.err != nil || c.writeErr != nil) // since before the poller had it
+	if adopted { // what should have ended the reading has told the connection below, which is gone
+		switch {
+		case c.err != nil:
+			c.stopReading(0)
+		case c.writeErr != nil:
+			c.stopReading(lastRead)
+		}
+	}
 	c.flushLocked(&c.batch)
 	c.batch.Flush()
-	if late {
-		c.poller.kick(c)
-	}
 	return adopted
 }
 
@@ -87,15 +91,6 @@ func (c *Conn) adoptIdle() bool {
 		close(c.polledOut)
 		return true
 	}
-	// What should end the reading before has told the connection below, which is gone.
-	c.mu.Lock()
-	switch {
-	case c.err != nil:
-		_ = w.SetReadDeadline(longAgo)
-	case c.writeErr != nil:
-		_ = w.SetReadDeadline(time.Now().Add(lastRead))
-	}
-	c.mu.Unlock()
 	return true
 }
 
