@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -372,4 +373,19 @@ func TestCloseEarly(t *testing.T) {
 	}
 	fetch(t, c, newRequest(t, context.Background(), "GET", "/small", nil))
 	none(t, c)
+}
+
+// A trailer that cannot be sent ends the request: without its end, nobody would answer it.
+func TestMalformedTrailer(t *testing.T) {
+	for name, body := range map[string]io.Reader{"no body": nil, "a body": strings.NewReader("data")} {
+		c, _ := script(t, Options{}, func(s *scripted) { s.request() })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		r := newRequest(t, ctx, "POST", "/", body)
+		r.Trailer = http.Header{"X-A": {"pin\n2718"}}
+		if _, err := send(t, c, r); !errors.Is(err, errTrailer) {
+			t.Errorf("%s: %v", name, err)
+		}
+		none(t, c)
+	}
 }
