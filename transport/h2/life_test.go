@@ -3,10 +3,14 @@ package h2
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // pair is a connection that nobody runs yet, and its other end, of which nothing is read
@@ -133,4 +137,56 @@ func TestClosedWhileAdopted(t *testing.T) {
 	}
 	c.wire.raw = between{RawConn: c.wire.raw, first: func() {}, then: func() { _ = c.wire.Close() }}
 	_ = within(t, c, "closed")
+}
+
+// tireless says more whenever something has gone out, and counts what one batch has let go.
+type tireless struct {
+	s    *Stream
+	mine *Batch
+	gone int
+	p    []byte
+}
+
+func (*tireless) Header(*Batch, []Field, bool) {}
+func (*tireless) Trailer(*Batch, []Field)      {}
+func (*tireless) Data(*Batch, []byte, bool)    {}
+func (*tireless) Closed(*Batch, error)         {}
+
+func (r *tireless) Sent(b *Batch, n int) {
+	if b == r.mine {
+		r.gone += n
+	}
+	_, _ = r.s.Write(b, r.p[:n], false)
+}
+
+// A peer that takes what it gets as fast as it is made does not keep a poller, which has
+// others to read, with writing.
+func TestFlushEnds(t *testing.T) {
+	begun := make(chan *tireless)
+	c, other := pair(t, Options{Begin: func(_ *Batch, s *Stream, _ []Field, _ bool) {
+		r := &tireless{s: s, mine: new(Batch), p: make([]byte, 1<<20)}
+		s.Attach(r)
+		begun <- r
+	}})
+	if c.wire == nil {
+		t.Skip("nothing is polled here")
+	}
+	var all sync.WaitGroup
+	all.Go(func() { _ = c.Run() })
+	all.Go(func() { _, _ = io.Copy(io.Discard, other.NetConn()) })
+	fr := http2.NewFramer(other, other)
+	_, _ = other.Write([]byte(http2.ClientPreface))
+	_ = fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+	_ = fr.WriteWindowUpdate(0, maxWindow-defaultWindow)
+	_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82, 0x84, 0x87}, EndHeaders: true, EndStream: true})
+	r := <-begun
+	r.s.Header(r.mine, []Field{{Name: ":status", Value: "200"}}, false)
+	_, _ = r.s.Write(r.mine, r.p, false)
+	r.mine.Flush()
+	if r.gone > 2*maxRounds*highWater {
+		t.Errorf("%d KiB were written before others had their turn", r.gone>>10)
+	}
+	c.Close()
+	_ = other.NetConn().Close()
+	all.Wait()
 }
