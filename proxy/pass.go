@@ -92,17 +92,18 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 	}
 	// From here on cut may end it, and the letter is gone then.
 	s.Attach((*clientSide)(x))
-	p.count.requests.Add(1)
-	if whole {
-		return true // its body is to come
+	if whole { // its body is to come
+		p.count.requests.Add(1)
+		return true
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over || x.send(b) {
+		p.count.requests.Add(1)
 		return true
 	}
 	x.done = nil // the caller has it
-	x.giveUp(b)
+	x.finish(b)
 	return false
 }
 
@@ -196,11 +197,13 @@ func (x *passage) finish(b *h2.Batch) {
 		return
 	}
 	x.over = true
-	if x.up != nil {
+	if x.owed > 0 {
 		x.up.Consumed(b, x.owed)
 	}
-	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
-	x.early = nil
+	if n := len(x.early) + x.unsaid - x.prepaid; n > 0 {
+		x.down.Consumed(b, n)
+		x.early = nil
+	}
 	if x.waits != nil {
 		x.waits()
 	}
@@ -277,11 +280,5 @@ func (x *passage) handOver(b *h2.Batch, tried int) {
 	}
 	x.handed = true
 	x.slow(b, x.down, in, x.gotAll, body, tried)
-	x.giveUp(b)
-}
-
-// giveUp ends the passage of a request that the handler serves, and counts.
-func (x *passage) giveUp(b *h2.Batch) {
-	x.p.count.requests.Add(^uint64(0))
 	x.finish(b)
 }
