@@ -107,8 +107,9 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 	return false
 }
 
-// send signs the request and opens its stream. False: it would have to wait, or it went wrong,
-// and nothing was done. It needs the lock.
+// send signs the request and opens its stream, or has that done once there is a connection.
+// False: the signature would have to be waited for, or it went wrong, and nothing was done. It
+// needs the lock.
 func (x *passage) send(b *h2.Batch) bool {
 	p, l := x.p, x.request
 	k := scratches.Get().(*scratch)
@@ -118,15 +119,16 @@ func (x *passage) send(b *h2.Batch) bool {
 	}
 	conn := p.streams.TryReserve()
 	if conn == nil {
-		return x.await()
+		x.await()
+		return true
 	}
 	return x.open(b, conn, k)
 }
 
 // await has the request sent when there is a connection for it: when all are full a
 // thousand watches may wait for the next, and each is passed on like any other then. It
-// needs the lock. False: there is nothing to wait for.
-func (x *passage) await() bool {
+// needs the lock.
+func (x *passage) await() {
 	ctx, cancel := context.WithCancel(context.Background())
 	x.waits = cancel
 	go func() {
@@ -147,7 +149,6 @@ func (x *passage) await() bool {
 		x.mu.Unlock()
 		b.Flush()
 	}()
-	return true
 }
 
 // openNow signs a request that has waited, and sends it. It needs the lock.
