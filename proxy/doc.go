@@ -24,9 +24,9 @@
 // and [Options.Transport]. What comes over HTTP/2 is passed on from stream to stream
 // by [Streams], without a goroutine or a header map of its own, where nothing has to
 // be waited for but a connection. Whatever else is to be waited for (credentials, space
-// for a large body, a server without HTTP/2), and whatever is refused, is the
-// handlers', too: so every answer of the proxy's own is made in one place. The
-// policies are one table and one function for both ways.
+// for a large body, a server without HTTP/2), and whatever is refused before it is
+// sent, is the handlers', too. The policies are one table and one function for both
+// ways, and so are the answers of the proxy's own.
 //
 // # Failures
 //

@@ -92,22 +92,24 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 	}
 	// From here on cut may end it, and the letter is gone then.
 	s.Attach((*clientSide)(x))
-	p.count.requests.Add(1)
-	if whole {
-		return true // its body is to come
+	if whole { // its body is to come
+		p.count.requests.Add(1)
+		return true
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over || x.send(b) {
+		p.count.requests.Add(1)
 		return true
 	}
 	x.done = nil // the caller has it
-	x.giveUp(b)
+	x.finish(b)
 	return false
 }
 
-// send signs the request and opens its stream. False: it would have to wait, or it went wrong,
-// and nothing was done. It needs the lock.
+// send signs the request and opens its stream, or has that done once there is a connection.
+// False: the signature would have to be waited for, or it went wrong, and nothing was done. It
+// needs the lock.
 func (x *passage) send(b *h2.Batch) bool {
 	p, l := x.p, x.request
 	k := scratches.Get().(*scratch)
@@ -117,15 +119,16 @@ func (x *passage) send(b *h2.Batch) bool {
 	}
 	conn := p.streams.TryReserve()
 	if conn == nil {
-		return x.await()
+		x.await()
+		return true
 	}
 	return x.open(b, conn, k)
 }
 
 // await has the request sent when there is a connection for it: when all are full a
 // thousand watches may wait for the next, and each is passed on like any other then. It
-// needs the lock. False: there is nothing to wait for.
-func (x *passage) await() bool {
+// needs the lock.
+func (x *passage) await() {
 	ctx, cancel := context.WithCancel(context.Background())
 	x.waits = cancel
 	go func() {
@@ -146,7 +149,6 @@ func (x *passage) await() bool {
 		x.mu.Unlock()
 		b.Flush()
 	}()
-	return true
 }
 
 // openNow signs a request that has waited, and sends it. It needs the lock.
@@ -196,11 +198,13 @@ func (x *passage) finish(b *h2.Batch) {
 		return
 	}
 	x.over = true
-	if x.up != nil {
+	if x.owed > 0 {
 		x.up.Consumed(b, x.owed)
 	}
-	x.down.Consumed(b, len(x.early)+x.unsaid-x.prepaid)
-	x.early = nil
+	if n := len(x.early) + x.unsaid - x.prepaid; n > 0 {
+		x.down.Consumed(b, n)
+		x.early = nil
+	}
 	if x.waits != nil {
 		x.waits()
 	}
@@ -277,11 +281,5 @@ func (x *passage) handOver(b *h2.Batch, tried int) {
 	}
 	x.handed = true
 	x.slow(b, x.down, in, x.gotAll, body, tried)
-	x.giveUp(b)
-}
-
-// giveUp ends the passage of a request that the handler serves, and counts.
-func (x *passage) giveUp(b *h2.Batch) {
-	x.p.count.requests.Add(^uint64(0))
 	x.finish(b)
 }

@@ -3,7 +3,10 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -198,5 +201,41 @@ func TestPassRefusalWaits(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// A request that goes from one way to the other is one request all the time: a counter that
+// falls is a proxy that was started anew, to Prometheus.
+func TestPassCountsOnce(t *testing.T) {
+	var f *front
+	var mu sync.Mutex
+	var seen []uint64
+	look := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, f.Stats().Requests)
+	}
+	var came atomic.Int64
+	server := scripted(t, func(b *h2.Batch, s *h2.Stream, _ []h2.Field, _ bool) {
+		look()
+		if came.Add(1) == 1 {
+			s.Reset(b, http2.ErrCodeRefusedStream)
+			return
+		}
+		s.Header(b, okHeader, true)
+	})
+	f = start(t, Options{Server: server}, false)
+	f.over.Store(&look)
+	c := f.client(t, true)
+	for range 2 {
+		if res := get(t, c, "https://upstream.test/"); res.StatusCode != 200 {
+			t.Error(res.Status)
+		}
+	}
+	wait(t, "both to be over", func() bool { return f.flights.len() == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.IsSorted(seen) || seen[len(seen)-1] != 2 {
+		t.Errorf("requests were counted as %v", seen)
 	}
 }

@@ -27,8 +27,9 @@ func (f *floods) count(kind string) {
 
 func (f *floods) write(w io.Writer, name string) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, kind := range slices.Sorted(maps.Keys(f.n)) {
-		metrics.WriteCounterUint64(w, fmt.Sprintf("%s{kind=%q}", name, kind), f.n[kind])
+	n := maps.Clone(f.n)
+	f.mu.Unlock() // count must not wait for who reads this
+	for _, kind := range slices.Sorted(maps.Keys(n)) {
+		metrics.WriteCounterUint64(w, fmt.Sprintf("%s{kind=%q}", name, kind), n[kind])
 	}
 }
