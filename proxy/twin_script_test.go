@@ -167,6 +167,8 @@ func (s *step) arguments(args []string) bool {
 		}
 	}
 	switch s.do {
+	case "READ":
+		return s.n != 0
 	case "WAIT":
 		return s.what != ""
 	case "DATA":
