@@ -98,7 +98,8 @@ type Conn struct {
 	over         chan struct{} // closed when Run is
 }
 
-// reader is what belongs to the goroutine in Run.
+// reader is what belongs to the goroutine that reads: the one in Run, or a poller's while
+// Run waits for it.
 type reader struct {
 	plain     []byte // decrypted; [0:filled] is not taken apart yet
 	filled    int
@@ -211,8 +212,8 @@ func (c *Conn) hello() {
 	}
 }
 
-// poll is the reading of a connection that does not block: in one call of
-// RawConn.Read, which waits in between for the socket to become readable.
+// poll is the reading of a connection that does not block: by a poller, or else in one call
+// of RawConn.Read, which waits in between for the socket to become readable.
 func (c *Conn) poll() error {
 	c.wire.taken.Store(true)
 	// TLS may have read on after the handshake.
