@@ -148,6 +148,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.state = &state
 	if w, ok := tc.NetConn().(*Wire); ok && w.raw != nil {
 		c.wire = w
+		w.taken.Store(true) // before anybody writes: the poller closes what is below
 	}
 	c.fw = http2.NewFramer(&c.out, nil)
 	c.enc = hpack.NewEncoder(&c.hbuf)
@@ -215,7 +216,6 @@ func (c *Conn) hello() {
 // poll is the reading of a connection that does not block: by a poller, or else in one call
 // of RawConn.Read, which waits in between for the socket to become readable.
 func (c *Conn) poll() error {
-	c.wire.taken.Store(true)
 	// TLS may have read on after the handshake.
 	if err := c.consume(&c.batch); err != nil {
 		return err
