@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
-	"golang.org/x/net/http2"
 )
 
 // answer is the http.ResponseWriter of a stream.
@@ -263,7 +262,7 @@ func (w *answer) finish() {
 	if w.length > w.written && !w.head && bodyAllowed(w.status) {
 		// The client would take half of it for the whole (RFC 9113 section 8.1.1).
 		w.abandon()
-		w.v.s.Reset(nil, http2.ErrCodeInternal)
+		w.v.breakOff()
 		return
 	}
 	w.done = true

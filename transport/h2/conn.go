@@ -98,7 +98,8 @@ type Conn struct {
 	over         chan struct{} // closed when Run is
 }
 
-// reader is what belongs to the goroutine in Run.
+// reader is what belongs to the goroutine that reads: the one in Run, or a poller's while
+// Run waits for it.
 type reader struct {
 	plain     []byte // decrypted; [0:filled] is not taken apart yet
 	filled    int
@@ -148,6 +149,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.state = &state
 	if w, ok := tc.NetConn().(*Wire); ok && w.raw != nil {
 		c.wire = w
+		w.taken.Store(true) // before anybody writes: the poller closes what is below
 	}
 	c.fw = http2.NewFramer(&c.out, nil)
 	c.enc = hpack.NewEncoder(&c.hbuf)
@@ -212,10 +214,9 @@ func (c *Conn) hello() {
 	}
 }
 
-// poll is the reading of a connection that does not block: in one call of
-// RawConn.Read, which waits in between for the socket to become readable.
+// poll is the reading of a connection that does not block: by a poller, or else in one call
+// of RawConn.Read, which waits in between for the socket to become readable.
 func (c *Conn) poll() error {
-	c.wire.taken.Store(true)
 	// TLS may have read on after the handshake.
 	if err := c.consume(&c.batch); err != nil {
 		return err

@@ -149,8 +149,7 @@ func (c *Conn) deliver(b *Batch, d *dataFrame, p []byte, end bool) {
 	}
 	s.got += int64(len(p))
 	if s.length >= 0 && (s.got > s.length || end && s.got != s.length) {
-		wrote := c.giveBack(int64(len(p)))
-		_ = wrote
+		c.giveBack(int64(len(p)))
 		c.mu.Unlock()
 		c.streamError(b, s.id, http2.ErrCodeProtocol, "the body has not the length that was announced")
 		return

@@ -4,7 +4,8 @@
 //
 // # How it runs
 //
-// A [Conn] has one goroutine, its reader, in [Conn.Run]. It reads what there is
+// A [Conn] has one goroutine, its reader, in [Conn.Run]; on Linux that one waits, and
+// a poller's reads for many. It reads what there is
 // without blocking, decrypts it, takes the frames apart and calls the
 // [Receiver] of the stream that each belongs to. A receiver must not block: it
 // calls methods of other streams, of this connection or of another. Those only

@@ -120,7 +120,7 @@ func (v *serving) run(h http.Handler, w *answer, r *http.Request) {
 				v.complain(e)
 			}
 			w.abandon()
-			v.s.Reset(nil, http2.ErrCodeInternal)
+			v.breakOff()
 		}
 		v.over()
 		c.mu.Lock()
@@ -130,6 +130,13 @@ func (v *serving) run(h http.Handler, w *answer, r *http.Request) {
 	}()
 	h.ServeHTTP(w, r)
 	returned = true
+}
+
+// breakOff resets the stream. Of one that we reset we are told nothing any more, not even
+// that what is kept has gone.
+func (v *serving) breakOff() {
+	v.s.Reset(nil, http2.ErrCodeInternal)
+	v.fail(errWritten)
 }
 
 // complain logs a panic. What is thrown may hold anything that was in a request, so

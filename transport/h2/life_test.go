@@ -129,6 +129,39 @@ func TestWriteWhileAdopted(t *testing.T) {
 	}
 }
 
+// adopting is a connection whose socket the poller takes while something is written.
+type adopting struct {
+	net.Conn
+	c *Conn
+}
+
+func (a adopting) Write(p []byte) (int, error) {
+	a.c.wire.taken.Store(true)
+	a.c.adopt()
+	return a.Conn.Write(p)
+}
+
+// What is written before Run, by a PING say, does not depend on when Run begins.
+func TestWriteBeforeRun(t *testing.T) {
+	c, _ := pair(t, Options{})
+	if c.wire == nil {
+		t.Skip("nothing is polled here")
+	}
+	c.wire.Conn = adopting{c.wire.Conn, c}
+	c.mu.Lock()
+	c.release(nil)
+	if c.writeErr != nil {
+		t.Error(c.writeErr)
+	}
+	c.Close()
+	if c.polledOut == nil {
+		_ = c.Run()
+		return
+	}
+	<-c.polledOut
+	_ = c.finish(nil)
+}
+
 // A connection that is closed while the poller takes its socket is closed.
 func TestClosedWhileAdopted(t *testing.T) {
 	c, _ := pair(t, Options{HeaderTime: time.Hour})

@@ -170,10 +170,7 @@ func (c *Conn) serverHeader(b *Batch) error {
 		}
 		return nil
 	}
-	fields := k.fields
-	if fields[0].Name != ":status" { // it may only stand after another pseudo field, and there is none
-		return nil
-	}
+	fields := k.fields // ":status" first: it is the only pseudo field of an answer
 	length := contentLength(fields)
 	wrong := false
 	c.mu.Lock()
