@@ -171,6 +171,7 @@ func (x *passage) open(b *h2.Batch, conn *h2.Conn, k *scratch) bool {
 	if err != nil {
 		return false
 	}
+	up.PassTo(x.down.Conn())
 	x.up = up
 	if p.sign != nil {
 		x.signed = true
@@ -198,8 +199,11 @@ func (x *passage) finish(b *h2.Batch) {
 		return
 	}
 	x.over = true
-	if x.owed > 0 {
-		x.up.Consumed(b, x.owed)
+	if x.up != nil {
+		x.up.PassTo(nil)
+		if x.owed > 0 {
+			x.up.Consumed(b, x.owed)
+		}
 	}
 	if n := len(x.early) + x.unsaid - x.prepaid; n > 0 {
 		x.down.Consumed(b, n)

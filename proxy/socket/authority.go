@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -53,10 +54,12 @@ type Authority struct {
 	opts     AuthorityOptions
 	log      *slog.Logger
 
-	mu     sync.RWMutex
+	mu     sync.Mutex // held while a pair is made and stored
 	pair   *Pair
 	valid  window               // of pair
 	issued map[string]time.Time // DER of the pairs that are not over, and when they are
+
+	opens atomic.Pointer[map[string]time.Time] // a copy of issued, for every request; never changed
 }
 
 // window is the time in which a certificate is handed out, from its NotBefore until the next one is due.
@@ -172,6 +175,16 @@ func (a *Authority) ClientPair() (*Pair, error) {
 	return &Pair{bytes.Clone(a.pair.CertificatePEM), bytes.Clone(a.pair.KeyPEM), a.pair.NotAfter}, nil
 }
 
+// openFor adds a pair to those that open. It is called as renew is.
+func (a *Authority) openFor(c *x509.Certificate) {
+	if a.issued == nil {
+		a.issued = make(map[string]time.Time)
+	}
+	a.issued[string(c.Raw)] = c.NotAfter
+	opens := maps.Clone(a.issued)
+	a.opens.Store(&opens)
+}
+
 // renew makes a pair where there is none, or its time has come. It is called under the lock, or before anybody else
 // knows the authority.
 func (a *Authority) renew(now time.Time) (made bool, err error) {
@@ -197,10 +210,7 @@ func (a *Authority) renew(now time.Time) (made bool, err error) {
 	}
 	a.valid = window{cert.NotBefore, renew}
 	maps.DeleteFunc(a.issued, func(_ string, end time.Time) bool { return now.After(end) })
-	if a.issued == nil {
-		a.issued = make(map[string]time.Time)
-	}
-	a.issued[string(cert.Raw)] = cert.NotAfter
+	a.openFor(cert)
 	a.log.Debug("client pair issued", "notAfter", cert.NotAfter)
 	return true, nil
 }

@@ -132,7 +132,6 @@ func parseSession(data []byte, o AuthorityOptions) (*Authority, error) {
 		return nil, fmt.Errorf("%w on %s, or the clock (%s) is wrong", ErrExpired, ca.NotAfter.Format(time.DateOnly), now.Format(time.DateOnly))
 	}
 	a := newAuthority(ca, caKey, o)
-	a.issued = make(map[string]time.Time)
 	current, _, err := certified(blocks[2], blocks[3])
 	if err != nil {
 		return nil, err
@@ -163,7 +162,7 @@ func (a *Authority) admit(c *x509.Certificate, now time.Time) error {
 		return errors.New("holds a certificate that is not a pair of its authority")
 	}
 	if now.Before(c.NotAfter) {
-		a.issued[string(c.Raw)] = c.NotAfter
+		a.openFor(c)
 	}
 	return nil
 }

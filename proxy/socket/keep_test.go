@@ -221,3 +221,25 @@ func FuzzParseSession(f *testing.F) {
 		}
 	})
 }
+
+// TestVerifiedWaitsForNobody: a pair is made and stored, on a disk that may hang, while requests on all connections
+// are looked at, on one goroutine.
+func TestVerifiedWaitsForNobody(t *testing.T) {
+	a, err := NewAuthority(AuthorityOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := shown(t, pairIn(t, a))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known := make(chan bool, 1)
+	go func() { known <- a.Verified(state) }()
+	select {
+	case ok := <-known:
+		if !ok {
+			t.Error("the pair does not open")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for whoever makes a pair")
+	}
+}

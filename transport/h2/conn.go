@@ -44,6 +44,7 @@ type Conn struct {
 	reader // the state of reading, which only Run touches
 
 	heard atomic.Int64 // monotonic time of the last read, nanoseconds since began
+	ahead atomic.Int64 // bytes that windows have grown by: see Stream.PassTo
 	began time.Time
 
 	mu      sync.Mutex

@@ -29,6 +29,8 @@ type Stream struct {
 	closed           bool // reset, or the connection ended
 	noBody           bool // the answer to a HEAD
 	informed         int  // informational answers; the reader's alone
+	to               *Conn
+	grown            int64 // of window, on to's account
 }
 
 // ID is the stream's identifier.
@@ -143,7 +145,7 @@ func (s *Stream) Consumed(b *Batch, n int) {
 		if s.credit >= s.window/2 {
 			inc := s.credit
 			if most := int64(c.o.MaxStreamWindow); s.since >= s.window && s.window < most {
-				more := min(s.window, most-s.window)
+				more := s.mayGrow(min(s.window, most-s.window))
 				s.window += more
 				inc += more
 				s.since = 0
@@ -159,6 +161,31 @@ func (s *Stream) Consumed(b *Batch, n int) {
 		return
 	}
 	c.release(b)
+}
+
+// PassTo says that what comes on s goes out on c: the windows of all such streams grow
+// together by no more than half of what c's streams may keep, so that a client that takes
+// much at once and is slow then has them wait. nil: no more does.
+func (s *Stream) PassTo(c *Conn) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.to != nil {
+		s.to.ahead.Add(-s.grown)
+	}
+	s.to, s.grown = c, 0
+}
+
+// mayGrow is how much of n bytes the window may grow by.
+func (s *Stream) mayGrow(n int64) int64 {
+	switch {
+	case s.to == nil:
+	case s.to.ahead.Add(n) > mostKept/2:
+		s.to.ahead.Add(-n)
+		return 0
+	default:
+		s.grown += n
+	}
+	return n
 }
 
 // giveBack credits the connection's window.
