@@ -98,9 +98,11 @@ func TestBrokenAnswers(t *testing.T) {
 		_ = s.WriteData(id, false, []byte("half"))
 		return id
 	}
-	var stream *StreamError
 	remote := func(code http2.ErrCode) func(error) bool {
-		return func(err error) bool { return errors.As(err, &stream) && stream.Remote && stream.Code == code }
+		return func(err error) bool {
+			var stream *StreamError
+			return errors.As(err, &stream) && stream.Remote && stream.Code == code
+		}
 	}
 	local := func(err error) bool {
 		var s *StreamError
