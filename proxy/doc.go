@@ -18,6 +18,16 @@
 // Signing is the last step before the wire: [Options.Sign] sees the fields
 // that will be sent, and only the fields that it returns are added.
 //
+// # Two ways in
+//
+// HTTP/1.1 and upgrades are served by handlers, [Proxy.Unix] and [Proxy.Loopback],
+// and [Options.Transport]. What comes over HTTP/2 is passed on from stream to stream
+// by [Streams], without a goroutine or a header map of its own, where nothing has to
+// be waited for but a connection. Whatever else is to be waited for (credentials, space
+// for a large body, a server without HTTP/2), and whatever is refused before it is
+// sent, is the handlers', too. The policies are one table and one function for both
+// ways, and so are the answers of the proxy's own.
+//
 // # Failures
 //
 // Answers of the proxy itself are metav1.Status documents and carry the header
@@ -26,9 +36,7 @@
 // connection or the HTTP/2 stream is aborted. A request is sent a second time
 // only if it is sure that the server did not process the first one (or if the
 // server refused its signature and [Options.Refused] says that a new one may
-// do), and the proxy signs it again for that. One without a body may also be
-// sent again by net/http's HTTP/2 transport itself, under the same certainty
-// and, since it does not tell, with the same signature.
+// do), and the proxy signs it again for that.
 //
 // # What is not done
 //

@@ -174,8 +174,12 @@ func babbleTo(t *testing.T, f *front, polite bool, data []byte) {
 	// What it says has to be frames.
 	fr := http2.NewFramer(nil, c)
 	for {
-		if _, err = fr.ReadFrame(); err != nil {
+		f, ferr := fr.ReadFrame()
+		if err = ferr; err != nil {
 			break
+		}
+		if g, ok := f.(*http2.GoAwayFrame); ok && g.ErrCode != http2.ErrCodeNo {
+			break // net/http keeps the connection for a second more
 		}
 	}
 	if ne, ok := err.(net.Error); ok && ne.Timeout() {

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,6 +136,7 @@ type front struct {
 	*Proxy
 	addr, network string
 	logs          *logBuffer
+	over          atomic.Pointer[func()] // called when a passage is over
 }
 
 type logBuffer struct {
@@ -168,7 +170,7 @@ func startWith(t testing.TB, o Options, loopback, streams bool, change func(*htt
 	if o.Transport == nil {
 		o.Transport = outbound(t, true)
 	}
-	if passes {
+	if passes && o.Streams == nil {
 		o.Streams = newTestStreams(t, o.Server)
 	}
 	if o.Sign != nil && o.SignFields == nil {
@@ -205,7 +207,7 @@ func startWith(t testing.TB, o Options, loopback, streams bool, change func(*htt
 	if loopback {
 		plane = f.LoopbackStreams()
 	}
-	srv := NewServer(h, ServerOptions{Plane: func(*h2.Conn) (*Streams, func()) { return plane, nil }, Logger: o.Logger})
+	srv := NewServer(h, ServerOptions{Plane: func(*h2.Conn) (*Streams, func()) { return plane, f.isOver }, Logger: o.Logger})
 	if change != nil {
 		change(srv)
 	}
@@ -218,6 +220,12 @@ func startWith(t testing.TB, o Options, loopback, streams bool, change func(*htt
 		<-done
 	})
 	return f
+}
+
+func (f *front) isOver() {
+	if over := f.over.Load(); over != nil {
+		(*over)()
+	}
 }
 
 // dial opens a TLS connection to the proxy.

@@ -29,6 +29,7 @@ func (c *clientSide) Data(b *h2.Batch, p []byte, end bool) {
 		x.down.Consumed(b, len(p))
 		return
 	}
+	x.got += int64(len(p))
 	l := x.request
 	if l != nil && l.kept {
 		l.body = append(l.body, p...) // no more than its length, which the connection checks
@@ -79,6 +80,11 @@ func (c *clientSide) Sent(b *h2.Batch, n int) {
 		return
 	}
 	if x.over {
+		if x.last > 0 {
+			if x.last -= n; x.last == 0 && !x.gotAll {
+				x.down.Reset(b, http2.ErrCodeNo)
+			}
+		}
 		x.mu.Unlock()
 		return
 	}
@@ -107,7 +113,7 @@ func (c *clientSide) Closed(b *h2.Batch, err error) {
 	if !x.ended || x.owed > 0 {
 		x.p.count.cancelled.Add(1)
 	}
-	x.finish()
+	x.finish(b)
 	x.mu.Unlock()
 }
 

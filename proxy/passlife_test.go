@@ -23,6 +23,11 @@ import (
 // scripted is a server that says frame by frame what happens to its streams.
 func scripted(t testing.TB, begin func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool)) *url.URL {
 	t.Helper()
+	return scriptedWith(t, h2.Options{Begin: begin})
+}
+
+func scriptedWith(t testing.TB, o h2.Options) *url.URL {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +46,7 @@ func scripted(t testing.TB, begin func(b *h2.Batch, s *h2.Stream, fields []h2.Fi
 				if tc.Handshake() != nil {
 					return
 				}
-				conn := h2.New(tc, h2.Options{Begin: begin})
+				conn := h2.New(tc, o)
 				mu.Lock()
 				conns = append(conns, conn)
 				mu.Unlock()

@@ -43,6 +43,7 @@ func (s *serverSide) Header(b *h2.Batch, fields []h2.Field, end bool) {
 	}
 	p, status := x.p, fields[0].Value
 	if x.signed && p.refused != nil && (status == "401" || status == "403") && x.refused(status, fields) && x.again(b, attempts-1) { // once
+		x.up.Reset(b, http2.ErrCodeCancel) // the rest of it is nobody's
 		return
 	}
 	if p.log.Enabled(context.Background(), slog.LevelDebug) {
@@ -82,7 +83,9 @@ func responseFields(out, fields []h2.Field) []h2.Field {
 			f.Sensitive = true
 			out = append(out, f)
 		default:
-			f.Sensitive = f.Name == "audit-id" // another one each time, as the length: no use in a table
+			if f.Name == "audit-id" || f.Name == "set-cookie" { // another one each time, as the length: no use in a table
+				f.Sensitive = true
+			}
 			out = append(out, f)
 		}
 	}
@@ -108,6 +111,7 @@ func (s *serverSide) Data(b *h2.Batch, p []byte, end bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over {
+		x.up.Consumed(b, len(p))
 		return
 	}
 	sent, err := x.down.Write(b, p, end)
@@ -115,7 +119,7 @@ func (s *serverSide) Data(b *h2.Batch, p []byte, end bool) {
 		x.p.log.Warn("the client does not read, and too much is kept for such: its stream is aborted", slog.String("server", x.p.server))
 		x.up.Reset(b, http2.ErrCodeCancel)
 		x.p.count.truncated.Add(1)
-		x.finish()
+		x.finish(b)
 		return
 	}
 	x.owed += len(p) - sent
@@ -165,13 +169,17 @@ func (x *passage) settle(b *h2.Batch) {
 	if !x.gotAll {
 		x.down.Reset(b, http2.ErrCodeNo)
 	}
-	x.finish()
+	x.finish(b)
 }
 
 // Sent implements h2.Receiver: n bytes of the request have gone out.
 func (s *serverSide) Sent(b *h2.Batch, n int) {
 	x := (*passage)(s)
 	x.mu.Lock()
+	if x.over { // it was given back then
+		x.mu.Unlock()
+		return
+	}
 	x.unsaid -= n
 	paid := min(n, x.prepaid)
 	x.prepaid -= paid
@@ -208,5 +216,5 @@ func (s *serverSide) Closed(b *h2.Batch, err error) {
 		p.log.Warn("upstream failed", slog.String("server", p.server), slog.String("reason", no.reason), slog.String("error", redactUpstream(err)))
 		x.refuse(b, no)
 	}
-	x.finish()
+	x.finish(b)
 }

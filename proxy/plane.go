@@ -7,7 +7,8 @@ import (
 	"github.com/execproxy/execproxy/transport/h2"
 )
 
-// triedKey is where a handler finds how often its request has been sent in vain.
+// triedKey is where a handler finds how often its request has been sent in vain, if it was a
+// passage before.
 type triedKey struct{}
 
 // A Plane says who passes on a request that has come over a connection that speaks

@@ -233,7 +233,9 @@ func (p *Proxy) EndWatches() {
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, loopback bool) {
-	p.count.requests.Add(1)
+	if r.Context().Value(triedKey{}) == nil { // else it was counted when it was a passage
+		p.count.requests.Add(1)
+	}
 	x := &exchange{p: p, w: w, r: r}
 	cancel := x.watch()
 	defer cancel()

@@ -114,7 +114,23 @@ func (x *exchange) way() way {
 
 // attempts is how often a request is sent at most. Each but the last was not
 // processed by the server.
-const attempts = 3
+const attempts = 6
+
+// pause is waited before the attempt of a number: a GOAWAY is the usual reason, and the next
+// connection as good as any; a server that goes on declining has enough to do.
+func pause(ctx context.Context, n int) error {
+	if n < 3 {
+		return nil
+	}
+	t := time.NewTimer(5 * time.Millisecond << n)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // send signs and sends, again if it is sure that the server did nothing.
 func (x *exchange) send(rt http.RoundTripper) (*http.Response, error) {
@@ -131,7 +147,7 @@ func (x *exchange) send(rt http.RoundTripper) (*http.Response, error) {
 			return res, err
 		}
 		switch {
-		case unsent(err) && x.body.again():
+		case unsent(err) && pause(x.ctx, n+1) == nil && x.body.again():
 		case err == nil && x.signedAnew(res):
 			n = attempts - 1 // once
 			res.Body.Close()

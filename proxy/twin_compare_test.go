@@ -14,6 +14,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
+// Names as HTTP/2 has them: the heads here are not canonical.
+var lengthField, trailerField = "content-length", "trailer"
+
 // view is one exchange of one twin, in the form that is compared: the order of
 // names does not matter, that of values does (RFC 9110 section 5.3).
 type view struct {
@@ -90,7 +93,11 @@ func digest(b []byte) string {
 	return fmt.Sprintf("%d bytes %x", len(b), sum[:6])
 }
 
-func (g *gotView) ours() bool { return g.head["execproxy-error"] != nil }
+func (g *gotView) field(name string) string {
+	return strings.Join(g.head[strings.ToLower(name)], ", ")
+}
+
+func (g *gotView) ours() bool { return g.field(ErrorHeader) != "" }
 
 // cut: the answer did not end as one that is whole does.
 func (g *gotView) cut() bool { return strings.HasPrefix(g.end, "RST ") || g.end == "LOST" }
@@ -106,7 +113,7 @@ func (v *view) refused() bool {
 	case "":
 		return v.got.cut() && v.got.end != "RST REFUSED_STREAM"
 	case "400", "431":
-		return v.got.ours() || strings.HasPrefix(strings.Join(v.got.head["content-type"], ""), "text/plain") || len(v.got.body) > 0 && v.got.body[0] == '<'
+		return v.got.ours() || strings.HasPrefix(v.got.field("Content-Type"), "text/plain") || len(v.got.body) > 0 && v.got.body[0] == '<'
 	case "502": // net/http cannot write it, a trailer's odd name for one
 		return v.got.ours() && len(v.seen) == 0
 	}
@@ -239,8 +246,8 @@ var tolerated = []struct {
 		"a content-length of 0 that net/http gives to an answer that ends with its head",
 		"RFC 9110 section 8.6, RFC 9113 section 8.1: the end of the stream says as much",
 		func(x *script, a, b *view) {
-			if slices.Equal(a.got.head["content-length"], []string{"0"}) && b.got.head["content-length"] == nil && len(b.got.body) == 0 {
-				delete(a.got.head, "content-length")
+			if slices.Equal(a.got.head[lengthField], []string{"0"}) && b.got.head[lengthField] == nil && len(b.got.body) == 0 {
+				delete(a.got.head, lengthField)
 			}
 		},
 	},
@@ -326,10 +333,10 @@ var tolerated = []struct {
 		"RFC 9110 sections 5.6.1, 6.6.2: it lists names, whose order and case mean nothing",
 		func(x *script, a, b *view) {
 			for _, v := range []*view{a, b} {
-				if lists := v.got.head["trailer"]; lists != nil {
+				if lists := v.got.head[trailerField]; lists != nil {
 					names := strings.FieldsFunc(strings.ToLower(strings.Join(lists, ",")), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
 					slices.Sort(names)
-					v.got.head["trailer"] = slices.Compact(names)
+					v.got.head[trailerField] = slices.Compact(names)
 					if len(names) == 0 {
 						delete(v.got.head, "trailer")
 					}
@@ -522,7 +529,7 @@ func (r *result) wrongs(x *script, report func(int, string)) {
 }
 
 // summary is an exchange in a few words.
-func (r *result) summary() string {
+func (r *result) summary(x *script) string {
 	var all []string
 	for i, g := range r.got {
 		v := newView(r, i)
@@ -540,7 +547,10 @@ func (r *result) summary() string {
 		if r.conn != "" {
 			word = append(word, r.conn)
 		}
-		if v.refused() {
+		switch {
+		case x.wrong && (v.refused() || v.got.cut()):
+			word = []string{"lost"}
+		case v.refused():
 			word = []string{"refused"}
 		}
 		all = append(all, strings.Join(word, " "))

@@ -58,7 +58,6 @@ type hearing struct {
 	window int64 // what may be sent
 
 	blocks  [][]hpack.HeaderField
-	block   []byte
 	body    []byte
 	ended   bool
 	reset   bool

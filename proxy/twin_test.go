@@ -112,7 +112,7 @@ func TestTwinSeeds(t *testing.T) {
 		if differences != "" {
 			t.Errorf("%s: %s\nclient:\n%s\nserver:\n%s", s.name, differences, s.client, s.server)
 		}
-		fmt.Fprintf(&b, "%q: %s\n", s.name, results[0].summary())
+		fmt.Fprintf(&b, "%q: %s\n", s.name, results[0].summary(x))
 	}
 	golden := filepath.Join("testdata", "twins.golden")
 	if *updateTwins {

@@ -1,12 +1,18 @@
+//lint:file-ignore SA1019 golang.org/x/net's own transport is what others use
+
 package transport
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 func benchmark(b *testing.B, size, inFlight int) {
@@ -93,5 +99,50 @@ func BenchmarkUpgrade(b *testing.B) {
 		check(b, err)
 		check(b, res.Body.Close())
 		cancel()
+	}
+}
+
+// The same request through others' transports.
+func BenchmarkRoundTrip(b *testing.B) {
+	s := serve(b, serverOptions{clientAuth: tls.RequestClientCert}, http.HandlerFunc(user))
+	config := &tls.Config{RootCAs: s.ca.pool, ServerName: "api.test"}
+	x := &http2.Transport{TLSClientConfig: config.Clone(), DisableCompression: true}
+	defer x.CloseIdleConnections()
+	n := &http.Transport{TLSClientConfig: config.Clone(), DisableCompression: true, ForceAttemptHTTP2: true}
+	defer n.CloseIdleConnections()
+	for _, rt := range []struct {
+		name string
+		http.RoundTripper
+	}{{"execproxy", s.client(b, nil)}, {"x_net", x}, {"net_http", n}} {
+		for _, inFlight := range []int{1, 16} {
+			b.Run(fmt.Sprintf("%s/%d", rt.name, inFlight), func(b *testing.B) {
+				b.ReportAllocs()
+				work := make(chan *http.Request)
+				done := make(chan struct{})
+				for range inFlight {
+					go func() {
+						defer func() { done <- struct{}{} }()
+						for r := range work {
+							res, err := rt.RoundTrip(r)
+							if err != nil {
+								b.Error(err)
+								continue
+							}
+							_, _ = io.Copy(io.Discard, res.Body)
+							_ = res.Body.Close()
+						}
+					}()
+				}
+				r, err := http.NewRequest(http.MethodGet, "https://"+s.addr+"/", nil)
+				check(b, err)
+				for b.Loop() {
+					work <- r
+				}
+				close(work)
+				for range inFlight {
+					<-done
+				}
+			})
+		}
 	}
 }

@@ -54,6 +54,7 @@ func (g *generation) newConn(ctx context.Context, tc *tls.Conn, extra bool) (*co
 		PingInterval:    t.o.PingInterval,
 		PingTimeout:     t.o.PingTimeout,
 		Memory:          t.memory,
+		Flood:           t.o.Flood,
 		Retired:         c.retired,
 		Logger:          t.log,
 	}
@@ -67,6 +68,9 @@ func (g *generation) newConn(ctx context.Context, tc *tls.Conn, extra bool) (*co
 	c.raw.(*rawConn).h2.Store(c)
 	t.wg.Go(c.run) // this is a dial, which Close waits for: it waits for that, too
 	err := c.h2.Ping(ctx)
+	if errors.Is(err, h2.ErrIdle) {
+		err = errGoAwayAtOnce
+	}
 	if err == nil {
 		if _, most := c.h2.Streams(); most == 0 {
 			err = errors.New("the server allows no streams (SETTINGS_MAX_CONCURRENT_STREAMS is 0)")

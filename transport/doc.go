@@ -17,6 +17,8 @@
 // dials resume the TLS session and need no signature. A server without HTTP/2
 // is served through a pool of HTTP/1.1 connections. Upgrades have a way of
 // their own: one HTTP/1.1 connection each, never shared and never pooled.
+// [Transport.TryReserve] hands out streams of the connections that are open, to
+// those who pass frames on; the connections themselves are package h2's.
 //
 // # Generations
 //

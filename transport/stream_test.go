@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -135,4 +136,35 @@ func TestStreamError(t *testing.T) {
 	if err := tr.StreamError(io.ErrNoProgress); err != io.ErrNoProgress {
 		t.Error(err)
 	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// A server that takes no more bytes in the middle of an upload holds nobody up who wants to end.
+func TestCloseOnAStalledUpload(t *testing.T) {
+	begun := make(chan struct{})
+	s := serve(t, serverOptions{}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 1<<20))
+		close(begun)
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	p := serveTunnel(t, listen(t, "127.0.0.1:0"), nil, func(*tunnel, net.Conn) (string, bool) { return s.addr, true })
+	tr := s.client(t, func(o *Options) { o.Address = p.addr })
+	failed := make(chan error, 1)
+	body := &streamed{Reader: zeros{}}
+	go func() {
+		_, err := tr.RoundTrip(request(t, context.Background(), "POST", "/", body))
+		failed <- err
+	}()
+	<-begun
+	close(p.frozen)
+	for last := int64(-1); body.reads.Load() != last; { // until it stalls
+		last = body.reads.Load()
+		time.Sleep(50 * time.Millisecond)
+	}
+	within(t, 2*time.Second, "Close", func() { check(t, tr.Close()) })
+	wantKind(t, <-failed, ErrConnectionLost, false)
+	equal(t, "body closed", body.closes.Load(), 1)
 }

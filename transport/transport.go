@@ -47,6 +47,11 @@ type Options struct {
 	// asked with a PING, PingTimeout how long the answer may take. Together
 	// they are the time in which a dead peer is noticed. Defaults 7 s and 6 s.
 	PingInterval, PingTimeout time.Duration
+	// NoRepeat leaves it to the caller to send again what the server has declined: it has to
+	// be signed anew. Requests of which nothing was sent are repeated all the same.
+	NoRepeat bool
+	// Flood is told when a connection is ended for what the server does on it; see h2.Options.
+	Flood func(kind string)
 	// Logger gets what happens to connections; nil discards it.
 	Logger *slog.Logger
 }
@@ -169,8 +174,9 @@ func (g *generation) roundTrip(r *http.Request) (res *http.Response, again bool,
 	if err == nil {
 		return res, false, nil
 	}
+	again = !g.t.o.NoRepeat || errors.Is(err, h2.ErrUnsent)
 	err = streamError(g.t.o.Address, err)
-	return nil, Unsent(err), err
+	return nil, again && Unsent(err), err
 }
 
 // prepare returns the request as it goes out: r itself where nothing stands

@@ -292,9 +292,12 @@ func TestHealthz(t *testing.T) {
 		must(t, err)
 		return res.StatusCode, string(text)
 	}
-	if code, text := ask(); code != http.StatusOK || text != "ok\n" {
-		t.Errorf("%d %q", code, text)
-	}
+	eventually(t, patience, func() error { // what tells us that it serves comes a moment before the end of the start
+		if code, text := ask(); code != http.StatusOK || text != "ok\n" {
+			return fmt.Errorf("%d %q", code, text)
+		}
+		return nil
+	})
 	if n := u.count(); n != 0 {
 		t.Errorf("the API server was asked %d times", n)
 	}

@@ -24,7 +24,7 @@ const (
 
 	// highWater is how much output a connection takes while its socket does not; the
 	// rest is kept with the streams, so that a slow reader's streams stay fair.
-	highWater = 256 << 10
+	highWater = 512 << 10
 	// mostKept is how much the streams of one client keep: as much as a hundred windows.
 	mostKept = 32 << 20
 	// overflow ends a connection: headers and control frames know no window.

@@ -11,6 +11,8 @@ var (
 	// ErrUnprocessed: the peer said that it has not handled, and will not handle, the
 	// stream (GOAWAY, RFC 9113 section 6.8; REFUSED_STREAM). It may be sent again.
 	ErrUnprocessed = errors.New("the peer did not process the stream")
+	// ErrUnsent: nothing of it has been sent. It is an ErrUnprocessed, too.
+	ErrUnsent = errors.New("nothing was sent")
 	// ErrRetired: the connection takes no more streams, and none was opened.
 	ErrRetired = errors.New("the connection takes no more streams")
 	// ErrNoAnswer: a PING was not answered in time.
@@ -62,8 +64,13 @@ func protocolError(reason string) error {
 }
 
 // notProcessed says of one stream what its connection's end means for it.
-type notProcessed struct{ cause error }
+type notProcessed struct {
+	cause  error
+	unsent bool
+}
 
-func (e *notProcessed) Error() string        { return ErrUnprocessed.Error() + ": " + e.cause.Error() }
-func (e *notProcessed) Is(target error) bool { return target == ErrUnprocessed }
-func (e *notProcessed) Unwrap() error        { return e.cause }
+func (e *notProcessed) Error() string { return ErrUnprocessed.Error() + ": " + e.cause.Error() }
+func (e *notProcessed) Is(target error) bool {
+	return target == ErrUnprocessed || e.unsent && target == ErrUnsent
+}
+func (e *notProcessed) Unwrap() error { return e.cause }

@@ -63,7 +63,7 @@ func (c *Conn) feed(p []byte, last bool) error {
 	if _, err := c.dec.Write(p); err != nil {
 		return &ConnError{Code: http2.ErrCodeCompression, Reason: err.Error()}
 	}
-	if k.size > 16*k.limit {
+	if uint64(k.size) > 16*uint64(k.limit) {
 		return c.flood("header") // a few bytes that stand for very many
 	}
 	if !last {

@@ -273,23 +273,24 @@ func (c *Conn) finish(err error) error {
 			_ = c.fw.WriteGoAway(c.seen(), http2.ErrCodeNo, nil)
 		}
 	}
-	lost := c.streams
-	c.streams = make(map[uint32]*Stream)
-	for _, s := range lost {
+	lost := make([]Receiver, 0, len(c.streams)) // of the moment: who attaches itself from now on sees that it is over
+	for _, s := range c.streams {
+		if s.recv != nil {
+			lost = append(lost, s.recv)
+		}
 		s.closed = true
 		c.o.Memory.used.Add(int64(-s.q.size))
 		s.q.reset()
 		s.held = 0
 	}
+	c.streams = make(map[uint32]*Stream)
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 	c.mu.Unlock()
 	c.tellRetired()
-	for _, s := range lost {
-		if s.recv != nil {
-			s.recv.Closed(&c.batch, err)
-		}
+	for _, r := range lost {
+		r.Closed(&c.batch, err)
 	}
 	polite, wrong := errors.Is(err, ErrIdle), local != nil && !local.Remote
 	wait := shutdownTime

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +27,9 @@ const (
 type poller struct {
 	mu      sync.Mutex
 	epoll   int // 0: not made yet
+	wake    int // an eventfd: somebody wants a connection to end
 	conns   map[int32]*Conn
+	kicked  []*Conn
 	running bool
 }
 
@@ -38,6 +41,28 @@ var (
 // adopt has a poller read the connection. False: there is no descriptor for it, and
 // nothing was changed.
 func (c *Conn) adopt() bool {
+	c.mu.Lock()
+	for c.flushing { // nobody may be writing to what is taken away
+		c.flushed.Wait()
+	}
+	c.flushing = true
+	c.mu.Unlock()
+	adopted := c.adoptIdle()
+	c.mu.Lock()
+	if adopted { // what should have ended the reading has told the connection below, which is gone
+		switch {
+		case c.err != nil:
+			c.stopReading(0)
+		case c.writeErr != nil:
+			c.stopReading(lastRead)
+		}
+	}
+	c.flushLocked(&c.batch)
+	c.batch.Flush()
+	return adopted
+}
+
+func (c *Conn) adoptIdle() bool {
 	w := c.wire
 	fd := 0
 	err := w.raw.Control(func(old uintptr) {
@@ -48,24 +73,24 @@ func (c *Conn) adopt() bool {
 	if err != nil || fd == 0 {
 		return false
 	}
-	p := &pollers[int(nextPoller.Add(1))%len(pollers)]
+	w.mu.Lock()
+	if w.closed { // meanwhile, and nobody would close the new descriptor
+		w.mu.Unlock()
+		_ = unix.Close(fd)
+		return false
+	}
+	w.fd = fd
+	w.mu.Unlock()
+	p := &pollers[nextPoller.Add(1)%uint32(len(pollers))]
 	c.mu.Lock()
 	c.poller, c.polledOut = p, make(chan struct{})
 	c.mu.Unlock()
-	w.mu.Lock()
-	w.fd = fd
-	w.mu.Unlock()
 	_ = w.inner.Close() // takes it out of Go's poller; the socket lives on
 	if err := p.add(c, fd); err != nil {
 		c.readErr = os.NewSyscallError("epoll_ctl", err)
 		close(c.polledOut)
 		return true
 	}
-	c.mu.Lock()
-	if c.err != nil || c.writeErr != nil { // since before there was a descriptor to tell it to
-		_ = w.SetReadDeadline(longAgo)
-	}
-	c.mu.Unlock()
 	return true
 }
 
@@ -75,6 +100,13 @@ func (p *poller) add(c *Conn, fd int) error {
 	if p.epoll == 0 {
 		n, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 		if err != nil {
+			return err
+		}
+		if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+			err = unix.EpollCtl(n, unix.EPOLL_CTL_ADD, p.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.wake)})
+		}
+		if err != nil {
+			_ = unix.Close(n)
 			return err
 		}
 		p.epoll, p.conns = n, make(map[int32]*Conn)
@@ -88,6 +120,33 @@ func (p *poller) add(c *Conn, fd int) error {
 		go p.run()
 	}
 	return nil
+}
+
+// kick has the poller let go of a connection that shall end. A shutdown of reading would
+// do as much, but the peer of a Unix socket notices, and stops reading our last words.
+func (p *poller) kick(c *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kicked = append(p.kicked, c)
+	if p.epoll == 0 {
+		return
+	}
+	_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full: it wakes up all the same
+}
+
+// woken is who was kicked and is still here.
+func (p *poller) woken() (gone []*Conn) {
+	var count [8]byte
+	_, _ = unix.Read(p.wake, count[:])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.kicked {
+		if p.conns[int32(c.wire.descriptor())] == c {
+			gone = append(gone, c)
+		}
+	}
+	p.kicked = nil
+	return gone
 }
 
 // want asks to be told when the socket takes bytes again, or no more.
@@ -123,11 +182,14 @@ func (p *poller) get(fd int32) *Conn {
 	return p.conns[fd]
 }
 
+// readSize is how much is read of one connection before the others have their turn: a
+// large answer in few pieces.
+const readSize = 256 << 10
+
 // run ends with the last connection.
 func (p *poller) run() {
 	events := make([]unix.EpollEvent, 128)
-	buf := wireBuffers.Get().(*[wireSize]byte)
-	defer wireBuffers.Put(buf)
+	buf := make([]byte, readSize)
 	var b Batch
 	var gone []*Conn
 	for {
@@ -135,7 +197,12 @@ func (p *poller) run() {
 		if err != nil && !errors.Is(err, syscall.EINTR) {
 			panic("h2: epoll_wait: " + err.Error()) // of a descriptor that is ours
 		}
+		kicked := false
 		for _, e := range events[:max(n, 0)] {
+			if int(e.Fd) == p.wake {
+				kicked = true
+				continue
+			}
 			c := p.get(e.Fd)
 			if c == nil {
 				continue
@@ -143,11 +210,19 @@ func (p *poller) run() {
 			if e.Events&unix.EPOLLOUT != 0 {
 				c.writable(&b)
 			}
-			if e.Events&^unix.EPOLLOUT != 0 && !c.readOnce(&b, buf[:]) {
+			if e.Events&^unix.EPOLLOUT != 0 && !c.readOnce(&b, buf) {
 				gone = append(gone, c)
 			}
 		}
 		b.Flush()
+		if kicked {
+			for _, c := range p.woken() {
+				if !slices.Contains(gone, c) {
+					c.readErr = os.ErrDeadlineExceeded // what it ends for is said elsewhere
+					gone = append(gone, c)
+				}
+			}
+		}
 		last := false
 		for _, c := range gone {
 			last = p.remove(c)

@@ -18,6 +18,8 @@ type poller struct{}
 
 func (c *Conn) adopt() bool { return false }
 
+func (p *poller) kick(*Conn) {}
+
 func (p *poller) want(*Conn, bool) bool { return false }
 
 func (w *Wire) shutdown(int) (own bool, err error) { return false, nil }

@@ -36,6 +36,7 @@ func (c *Conn) clientHeader(b *Batch) error {
 	c.lastID = k.id
 	if len(c.streams) >= int(c.o.MaxStreams) {
 		_ = c.fw.WriteRSTStream(k.id, http2.ErrCodeRefusedStream)
+		c.noteReset(k.id)
 		c.release(b)
 		return c.spend(&c.control, "other")
 	}
@@ -48,8 +49,7 @@ func (c *Conn) clientHeader(b *Batch) error {
 	}
 	if problem != "" {
 		_ = c.fw.WriteRSTStream(k.id, http2.ErrCodeProtocol)
-		c.localResets[c.nextReset%len(c.localResets)] = k.id
-		c.nextReset++
+		c.noteReset(k.id)
 		c.release(b)
 		return c.spend(&c.control, "header")
 	}
@@ -220,11 +220,11 @@ func (c *Conn) Release() {
 func (c *Conn) Open(b *Batch, fields []Field, end bool, r Receiver) (*Stream, error) {
 	c.mu.Lock()
 	c.reserved--
-	if c.err != nil || c.writeErr != nil || c.peerGoAway {
+	if c.err != nil || c.writeErr != nil || c.peerGoAway || c.lastID+2 > maxStreamID {
 		err := cmp.Or(c.err, c.writeErr, ErrRetired)
 		c.quietLocked()
 		c.mu.Unlock()
-		return nil, &notProcessed{err}
+		return nil, &notProcessed{cause: err, unsent: true}
 	}
 	c.lastID += 2
 	if c.lastID >= maxStreamID-2 {

@@ -56,7 +56,9 @@ func (c *Conn) RoundTrip(r *http.Request) (*http.Response, error) {
 	default:
 		closeBody(r)
 		if trailers {
-			sendTrailer(s, r.Trailer)
+			if err := sendTrailer(s, r.Trailer); err != nil {
+				x.giveUp(err)
+			}
 		}
 	}
 	select {

@@ -29,26 +29,30 @@ func (c *Conn) flush(b *Batch) {
 			c.mu.Unlock()
 			return
 		}
-		c.writers.Go(func() {
-			b := batches.Get().(*Batch)
-			c.mu.Lock()
-			c.flushLocked(b)
-			b.Flush()
-			batches.Put(b)
-		})
+		c.writers.Go(c.goOn)
 		c.mu.Unlock()
 		return
 	}
 	c.flushLocked(b)
 }
 
+// maxRounds is how often what comes while something is written is written as well, before
+// that is left to a goroutine: a poller has other connections to read.
+const maxRounds = 8
+
 // flushLocked needs flushing, and returns without the lock.
 func (c *Conn) flushLocked(b *Batch) {
 	var notes [16]sent
-	for {
+	for round := 0; ; round++ {
 		told := c.pump(notes[:0])
 		if c.out.size == 0 || c.ended {
 			c.flushDone()
+			c.mu.Unlock()
+			tell(b, told)
+			return
+		}
+		if round == maxRounds && c.poller != nil {
+			c.writers.Go(c.goOn)
 			c.mu.Unlock()
 			tell(b, told)
 			return
@@ -79,6 +83,15 @@ func (c *Conn) flushLocked(b *Batch) {
 		}
 		c.taken = 0
 	}
+}
+
+// goOn flushes in a goroutine of its own. It needs flushing.
+func (c *Conn) goOn() {
+	b := batches.Get().(*Batch)
+	c.mu.Lock()
+	c.flushLocked(b)
+	b.Flush()
+	batches.Put(b)
 }
 
 // flushDone needs the lock.
@@ -241,7 +254,21 @@ func (c *Conn) failLocked(err error) {
 	if c.err == nil {
 		c.err = err
 	}
-	_ = c.tls.NetConn().SetReadDeadline(longAgo)
+	c.stopReading(0)
+}
+
+// stopReading has the reader stop, after a while.
+func (c *Conn) stopReading(after time.Duration) {
+	switch p := c.poller; {
+	case p == nil && after == 0:
+		_ = c.tls.NetConn().SetReadDeadline(longAgo)
+	case p == nil:
+		_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(after))
+	case after == 0:
+		p.kick(c)
+	default:
+		time.AfterFunc(after, func() { p.kick(c) })
+	}
 }
 
 // failWriteLocked has the connection end once the reader has seen what the peer had to
@@ -254,7 +281,7 @@ func (c *Conn) failWriteLocked(err error) {
 	if c.writeErr = err; c.err != nil {
 		return
 	}
-	_ = c.tls.NetConn().SetReadDeadline(time.Now().Add(lastRead))
+	c.stopReading(lastRead)
 }
 
 // Close ends the connection and all its streams, and does not wait for it.

@@ -195,10 +195,15 @@ func (s *Stream) Answered() bool {
 // reset needs the lock.
 func (c *Conn) reset(s *Stream, code http2.ErrCode) {
 	_ = c.fw.WriteRSTStream(s.id, code)
-	c.localResets[c.nextReset%len(c.localResets)] = s.id
-	c.nextReset++
+	c.noteReset(s.id)
 	c.forget(s)
 	c.checkOverflow()
+}
+
+// noteReset keeps what the peer has sent before it heard of a reset from being held against it.
+func (c *Conn) noteReset(id uint32) {
+	c.localResets[c.nextReset%len(c.localResets)] = id
+	c.nextReset++
 }
 
 // said notes the end of what we have to say.

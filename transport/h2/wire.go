@@ -33,6 +33,7 @@ type Wire struct {
 	// Of a connection that a poller reads: a descriptor that Go's own poller does not
 	// know, or it would wake up for every byte, too.
 	fd      int // 0: none
+	closed  bool
 	writeBy time.Time
 
 	// Closures for RawConn, made once: one for each call would be garbage.
@@ -126,6 +127,9 @@ func (w *Wire) Write(p []byte) (int, error) {
 // Close ends the connection. The descriptor that a poller reads stays until the Conn has
 // let go of it.
 func (w *Wire) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
 	_, _ = w.shutdown(shutBoth)
 	err := w.Conn.Close()
 	if w.polled() {
@@ -134,19 +138,10 @@ func (w *Wire) Close() error {
 	return err
 }
 
-// SetReadDeadline ends reading at t. Of a Conn that is polled that cannot be taken back,
-// and need not.
+// SetReadDeadline does nothing to a connection that is polled: its reader never waits.
 func (w *Wire) SetReadDeadline(t time.Time) error {
 	if !w.polled() {
 		return w.Conn.SetReadDeadline(t)
-	}
-	switch d := time.Until(t); {
-	case t.IsZero():
-	case d <= 0:
-		_, err := w.shutdown(shutRead)
-		return err
-	default:
-		time.AfterFunc(d, func() { _, _ = w.shutdown(shutRead) })
 	}
 	return nil
 }
@@ -199,6 +194,9 @@ func (w *Wire) flush() error {
 	}
 	w.pushErr = nil
 	if err := w.raw.Write(w.push); err != nil {
+		if w.polled() { // since a moment, and raw is closed
+			_, err = w.writeTo(0)
+		}
 		return err
 	}
 	return w.pushErr
@@ -211,6 +209,9 @@ func (w *Wire) drain() error {
 	}
 	w.pushAllErr = nil
 	if err := w.raw.Write(w.pushAll); err != nil {
+		if w.polled() {
+			return w.drainPolled()
+		}
 		return err
 	}
 	return w.pushAllErr

@@ -87,6 +87,7 @@ func (b *bench) measure(ctx context.Context, t *target, l *load) (s sample, err 
 	if err != nil {
 		return s, err
 	}
+	t.look()
 	before, err := cpuTime(t.pids)
 	if err != nil {
 		return s, err

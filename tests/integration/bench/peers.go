@@ -160,7 +160,7 @@ func (b *bench) peer(ctx context.Context, socket string, cmd *exec.Cmd) (*target
 		stop()
 		return nil, err
 	}
-	return &target{dial: dialH2("unix", socket, b.server(), config), pids: family(cmd.Process.Pid), stop: stop}, nil
+	return &target{dial: dialH2("unix", socket, b.server(), config), pids: family(cmd.Process.Pid), forks: true, stop: stop}, nil
 }
 
 // sigv4Proxy is awslabs' aws-sigv4-proxy. Its clients speak plain HTTP/1.1 over

@@ -79,6 +79,7 @@ func (b *bench) idle(ctx context.Context, targets []*target) error {
 		if len(t.pids) == 0 || t.name == nameLarge {
 			continue
 		}
+		t.look()
 		m, err := memory(t.pids)
 		if err != nil {
 			return err

@@ -29,11 +29,12 @@ type bench struct {
 
 // target is one way to the API server.
 type target struct {
-	name string
-	pids []int // of the proxy; none: there is no proxy
-	dial func(context.Context) (client, error)
-	h1   bool // speaks HTTP/1.1 only: one request in flight on a connection
-	stop func()
+	name  string
+	pids  []int // of the proxy; none: there is no proxy
+	forks bool  // pids are a master's and its workers', who may come later
+	dial  func(context.Context) (client, error)
+	h1    bool // speaks HTTP/1.1 only: one request in flight on a connection
+	stop  func()
 }
 
 // client is a connection to a target.
@@ -199,3 +200,10 @@ func listens(ctx context.Context, socket string, gone <-chan error) error {
 }
 
 func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }
+
+// look finds the workers of a master: it listens before it has any.
+func (t *target) look() {
+	if t.forks {
+		t.pids = family(t.pids[0])
+	}
+}

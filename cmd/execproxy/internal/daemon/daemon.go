@@ -104,7 +104,9 @@ type Daemon struct {
 	past      figures  // of those that are closed
 
 	obtentions obtentions
-	floods     floods
+	floods     floods // by clients
+
+	upstreamFloods floods
 }
 
 // Run runs a proxy until ctx ends, its life is over or it is asked to stop. An

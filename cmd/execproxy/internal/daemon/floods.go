@@ -25,10 +25,11 @@ func (f *floods) count(kind string) {
 	f.n[kind]++
 }
 
-func (f *floods) write(w io.Writer) {
+func (f *floods) write(w io.Writer, name string) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, kind := range slices.Sorted(maps.Keys(f.n)) {
-		metrics.WriteCounterUint64(w, fmt.Sprintf("execproxy_http2_floods_total{kind=%q}", kind), f.n[kind])
+	n := maps.Clone(f.n)
+	f.mu.Unlock() // count must not wait for who reads this
+	for _, kind := range slices.Sorted(maps.Keys(n)) {
+		metrics.WriteCounterUint64(w, fmt.Sprintf("%s{kind=%q}", name, kind), n[kind])
 	}
 }

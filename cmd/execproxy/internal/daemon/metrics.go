@@ -30,7 +30,8 @@ func (d *Daemon) writeMetrics(w io.Writer) {
 	for _, reason := range slices.Sorted(maps.Keys(px.Errors)) {
 		count(fmt.Sprintf("errors_total{reason=%q}", reason), px.Errors[reason])
 	}
-	d.floods.write(w)
+	d.floods.write(w, "execproxy_http2_floods_total")
+	d.upstreamFloods.write(w, "execproxy_upstream_http2_floods_total")
 	gauge("client_connections", float64(d.life.clients()))
 	count("signatures_total", all.signatures+up.Signatures)
 	count("upstream_dials_total", up.Dials)

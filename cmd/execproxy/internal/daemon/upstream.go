@@ -33,6 +33,7 @@ func (f *front) connect(ctx context.Context) error {
 		return err
 	}
 	f.roots = out.RootCAs
+	out.Flood = d.upstreamFloods.count
 	if f.upstream, err = transport.New(out); err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func wayOut(c *config.Config, environ []string, cert *tls.Certificate, log *slog
 	}
 	return transport.Options{
 		Address: hostPort(server), ServerName: c.TLSServerName, RootCAs: roots, InsecureSkipVerify: c.InsecureSkipTLSVerify,
-		Certificate: cert, Proxy: via, Logger: log,
+		Certificate: cert, Proxy: via, NoRepeat: true, Logger: log,
 	}, nil
 }
 
