@@ -369,6 +369,15 @@ var tolerated = []struct {
 		},
 	},
 	{
+		"one setting twice in a frame, which net/http takes for an error of the connection",
+		"RFC 9113 section 6.5.3: settings are processed in the order in which they stand, and the last value counts",
+		func(x *script, a, b *view) {
+			if strings.HasPrefix(a.conn, "GOAWAY") && x.setsTwice() {
+				a.verdict, b.verdict = "set twice", "set twice"
+			}
+		},
+	},
+	{
 		"whether more on a stream behind its end is the stream's error, the connection's, or nobody's who has forgotten the stream",
 		"RFC 9113 section 5.1: it depends on whether the answer has ended, too",
 		func(x *script, a, b *view) {
@@ -400,6 +409,18 @@ func (x *script) says(name, value string) bool {
 	return slices.ContainsFunc(x.server, func(s step) bool {
 		return s.do == "field" && s.field.Name == name && (value == "" || s.field.Value == value)
 	})
+}
+
+// setsTwice reports whether the client has a setting twice in one frame.
+func (x *script) setsTwice() bool {
+	for _, s := range x.client {
+		for i, set := range s.set {
+			if slices.ContainsFunc(s.set[:i], func(o http2.Setting) bool { return o.ID == set.ID }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // behind reports whether the client says more on its stream when it has ended it.

@@ -29,12 +29,13 @@ func connectionSeeds(add addSeed) {
 	add("window of zero, and no body", "SETTINGS window=0\n"+getHead+"HEADERS end\n", okHead+"HEADERS\nx-t: 1\n")
 	add("window that grows", "SETTINGS window=100\n"+getHead+"HEADERS end\nWAIT body 100\nSETTINGS window=30000\nWAIT body 30000\n", okHead+"HEADERS\nDATA 100000\n")
 	add("window that shrinks", "SETTINGS window=1000\n"+getHead+"HEADERS end\nWAIT body 500\nSETTINGS window=0\nWINDOW 2000\n", okHead+"HEADERS\nDATA 500\nWAIT body 500\nDATA 5000\n")
-	add("window that overflows", getHead+"HEADERS end\nWINDOW 2147483647\nWINDOW 2147483647\n", okHead+"HEADERS\nWAIT gone\n")
+	add("window that overflows", getHead+"HEADERS end\nWAIT head\nWINDOW 2147483647\nWINDOW 2147483647\n", okHead+"HEADERS\nWAIT gone\n")
 	add("window that overflows, of the connection", getHead+"HEADERS end\nWAIT end\nCWINDOW 2147483647\n", okHead+"HEADERS\nDATA 5\n")
-	add("window update of zero", getHead+"HEADERS end\nWINDOW 0\n", okHead+"HEADERS\nWAIT gone\n")
+	add("window update of zero", getHead+"HEADERS end\nWAIT head\nWINDOW 0\n", okHead+"HEADERS\nWAIT gone\n")
 	add("window update of zero, of the connection", getHead+"HEADERS end\nWAIT end\nCWINDOW 0\n", okHead+"HEADERS\nDATA 5\n")
 
 	add("settings", "SETTINGS table=0 push=0 streams=10 frame=20000 list=100000 99=5\n"+getHead+"x-a: 1\nHEADERS end\n", okHead+"x-a: 1\nHEADERS\nDATA 100000\n")
+	add("settings twice", "SETTINGS 99=5 99=6\n"+getHead+"HEADERS end\n", okHead)
 	add("settings in between", postHead+"HEADERS\nSETTINGS table=100\nDATA 5\nSETTINGS frame=16777215\nDATA 5 end\n", okHead+"HEADERS\nDATA 100000\n")
 	for _, s := range []string{"push=2", "window=2147483648", "frame=16383", "frame=16777216"} {
 		add("settings that are wrong: "+s, getHead+"HEADERS end\nWAIT end\nSETTINGS "+s+"\n", okHead+"HEADERS\nDATA 5\n")

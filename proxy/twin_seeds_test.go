@@ -94,6 +94,7 @@ func requestSeeds(add addSeed) {
 		"referer: b\nrange: bytes=0-\nidempotency-key: k\nx-idempotency-key: l\ntraceparent: 00-1\nkubectl-command: get\npriority: u=1\nHEADERS end\n", okHead)
 	add("cookie crumbs", getHead+"cookie: a=1\ncookie: b=2\nx: y\nHEADERS end\n", okHead)
 	add("foreign authorization", getHead+"authorization: Bearer t\nHEADERS end\n", okHead)
+	add("foreign authorization and no path", requestHead("GET", "0")+"authorization: Bearer t\nHEADERS end\n", okHead)
 	add("empty authorization", getHead+"authorization: \nHEADERS end\n", okHead)
 	add("bearer in a subprotocol", getHead+"sec-websocket-protocol: a, base64url.bearer.authorization.k8s.io.x\nHEADERS end\n", okHead)
 	add("user agents", getHead+"user-agent: a\nuser-agent: b\nHEADERS end\n", okHead)
@@ -115,6 +116,7 @@ func bodySeeds(add addSeed) {
 	}{{"5", 5}, {"0", 0}, {"5", 4}, {"5", 6}, {"5", 0}, {"0", 3}, {"005", 5}, {"+5", 5}, {"-1", 0}, {"a", 1}, {"5, 5", 5}, {"", 5}, {"99999999999999999999", 5}, {"5\ncontent-length: 5", 5}} {
 		add(fmt.Sprintf("length %s of %d", l.length, l.n), postHead+"content-length: "+l.length+"\nHEADERS\nDATA "+fmt.Sprint(l.n)+" end\n", okHead+"HEADERS\nDATA 9\n")
 	}
+	add("get with a length of 0", getHead+"content-length: 0\nHEADERS end\n", okHead)
 	add("length and no body", postHead+"content-length: 5\nHEADERS end\n", okHead)
 	add("length 0 and no body", postHead+"content-length: 0\nHEADERS end\n", okHead)
 	add("get with a body", getHead+"content-length: 7\nHEADERS\nDATA 7 end\n", okHead)
@@ -188,6 +190,9 @@ func answerSeeds(add addSeed) {
 		add(fmt.Sprintf("answer's length %s of %d", l.length, l.n), getHead+"HEADERS end\n", "FRAMES\n:status: 200\ncontent-length: "+l.length+"\nHEADERS\nDATA "+fmt.Sprint(l.n)+" end\n")
 	}
 	add("answer with a wrong length by net/http", getHead+"HEADERS end\n", ":status: 200\ncontent-length: 50\nHEADERS\nDATA 5\n")
+	add("204 with a length that is not 0", getHead+"HEADERS end\n", "FRAMES\n:status: 204\ncontent-length: 4\nHEADERS end\n")
+	add("length twice, and none of it", getHead+"HEADERS end\n", "FRAMES\n:status: 200\ncontent-length: 5\ncontent-length: 5\nHEADERS\nDATA 0 end\n")
+	add("length and the end", getHead+"HEADERS end\n", "FRAMES\n:status: 200\ncontent-length: 5\nHEADERS end\n")
 	add("body behind HEAD", requestHead("HEAD", "/a")+"HEADERS end\n", "FRAMES\n:status: 200\nHEADERS\nDATA 5 end\n")
 	add("body behind 204", getHead+"HEADERS end\n", "FRAMES\n:status: 204\nHEADERS\nDATA 5 end\n")
 	add("body behind 304", getHead+"HEADERS end\n", "FRAMES\n:status: 304\nHEADERS\nDATA 5 end\n")
