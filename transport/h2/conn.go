@@ -161,8 +161,8 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.dec.SetMaxStringLength(2 * int(o.MaxHeader)) // one that is too long is a 431, and no end of the connection
 	c.block.limit = o.MaxHeader
 	c.control = bucket{size: 1000, every: time.Second / 200}
-	c.late = bucket{size: 20000, every: time.Millisecond}
-	c.resets = bucket{size: 300, every: time.Second / 50}
+	c.late = bucket{size: 20000, every: time.Millisecond / 10}
+	c.resets = bucket{size: 1000, every: time.Second / 50} // all streams of a client at once are no flood
 	c.readable = c.read
 	c.idleSince, c.partialSince = c.began, c.began
 	if c.server {
