@@ -111,18 +111,11 @@ func (t *Streams) Begin(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool, 
 // False: the signature would have to be waited for, or it went wrong, and nothing was done. It
 // needs the lock.
 func (x *passage) send(b *h2.Batch) bool {
-	p, l := x.p, x.request
-	k := scratches.Get().(*scratch)
-	defer k.rest()
-	if !p.compose(k, l, x.gotAll) {
-		return false
+	if conn := x.p.streams.TryReserve(); conn != nil {
+		return x.openNow(b, conn)
 	}
-	conn := p.streams.TryReserve()
-	if conn == nil {
-		x.await()
-		return true
-	}
-	return x.open(b, conn, k)
+	x.await()
+	return true
 }
 
 // await has the request sent when there is a connection for it: when all are full a
@@ -151,7 +144,7 @@ func (x *passage) await() {
 	}()
 }
 
-// openNow signs a request that has waited, and sends it. It needs the lock.
+// openNow signs the request and sends it on a stream that is reserved. It needs the lock.
 func (x *passage) openNow(b *h2.Batch, conn *h2.Conn) bool {
 	k := scratches.Get().(*scratch)
 	defer k.rest()

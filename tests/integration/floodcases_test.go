@@ -170,10 +170,10 @@ var clientFloods = []clientFlood{
 func repeat(n int, write func(c *frameClient) error) func(*frameClient) error {
 	return func(c *frameClient) error {
 		// In pieces: what reads has to write, too.
-		for n > 0 {
+		for left := n; left > 0; {
 			if err := c.do(func() error {
-				for range min(n, 1000) {
-					n--
+				for range min(left, 1000) {
+					left--
 					if err := write(c); err != nil {
 						return err
 					}

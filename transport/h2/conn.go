@@ -162,7 +162,7 @@ func New(tc *tls.Conn, o Options) *Conn {
 	c.block.limit = o.MaxHeader
 	c.control = bucket{size: 1000, every: time.Second / 200}
 	c.late = bucket{size: 20000, every: time.Millisecond / 10}
-	c.resets = bucket{size: 1000, every: time.Second / 50} // all streams of a client at once are no flood
+	c.resets = bucket{size: 800, every: time.Second / 50} // nearly all streams of a client at once are no flood
 	c.readable = c.read
 	c.idleSince, c.partialSince = c.began, c.began
 	if c.server {
