@@ -68,21 +68,17 @@ func (x *exchange) prepareBody() (*body, error) {
 		// the first byte of an early answer.
 		_ = b.upload.control.EnableFullDuplex()
 	}
-	// A server may refuse the signature before it takes the body. A small one is had whole by
-	// then, so that it can be sent with the next signature.
-	small := p.refused != nil && p.sign != nil && !x.anonymous && 0 < r.ContentLength && r.ContentLength <= replayLimit
-	if !hashed && !small {
+	switch p.treat(r.ContentLength, p.sign != nil && !x.anonymous) {
+	case streamBody:
 		b.stream = true
 		if len(b.upload.trailer) > 0 {
 			b.length = -1 // HTTP/1.1 has trailers only after chunks
 		}
 		b.upload.keep(r.ContentLength)
 		return b, nil
-	}
-	if hashed && r.ContentLength > p.maxHashed {
-		if !p.unsigned {
-			return nil, p.tooLarge()
-		}
+	case refuseBody:
+		return nil, p.tooLarge()
+	case leaveUnsigned:
 		b.sha256, b.stream = unsignedPayload, true
 		return b, nil
 	}
@@ -95,6 +91,35 @@ func (x *exchange) prepareBody() (*body, error) {
 	return b, nil
 }
 
+// treatment is how a body goes out, whichever way its request came in.
+type treatment uint8
+
+const (
+	streamBody    treatment = iota // as it comes
+	holdBody                       // once all of it is there: it is hashed, or may have to be sent again
+	leaveUnsigned                  // as it comes, and the signature says so
+	refuseBody                     // not at all: it is too large to be hashed
+)
+
+// treat says it of a body of that many bytes, not 0; -1: nobody said how many. signed: the
+// request will be.
+func (p *Proxy) treat(length int64, signed bool) treatment {
+	switch {
+	case signed && p.hash && length > p.maxHashed:
+		if p.unsigned {
+			return leaveUnsigned
+		}
+		return refuseBody
+	case signed && p.hash:
+		return holdBody
+	// A server may refuse the signature before it takes the body. A small one is had whole by
+	// then, so that it can be sent with the next signature.
+	case signed && p.refused != nil && 0 < length && length <= replayLimit:
+		return holdBody
+	}
+	return streamBody
+}
+
 // checkLength refuses what Go's HTTP/2 server forgives: it takes the first of
 // two lengths, and 0 for one that is no number.
 func checkLength(r *http.Request) *refusal {
@@ -102,7 +127,7 @@ func checkLength(r *http.Request) *refusal {
 	if len(v) == 0 {
 		return nil
 	}
-	if _, err := strconv.ParseUint(v[0], 10, 63); err != nil || len(v) > 1 {
+	if len(v) > 1 || !isLength(v[0]) {
 		return &refusal{code: http.StatusBadRequest, reason: ReasonBadRequest, hangUp: true,
 			message: "execproxy: the request has no single, valid Content-Length"}
 	}

@@ -280,13 +280,22 @@ func hasToken(values []string, token string) bool {
 func mergeSigned(out, signed http.Header) error {
 	for name, values := range signed {
 		name = textproto.CanonicalMIMEHeaderKey(name)
-		switch name {
-		case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Trailer", "Te", "Keep-Alive":
+		if notASigners(strings.ToLower(name)) {
 			return &SignedFieldError{Field: name}
 		}
 		out[name] = values
 	}
 	return nil
+}
+
+// notASigners reports whether a field, in lower case, belongs to the connection or to the
+// framing.
+func notASigners(name string) bool {
+	switch name {
+	case "host", "content-length", "transfer-encoding", "connection", "upgrade", "trailer", "te", "keep-alive":
+		return true
+	}
+	return false
 }
 
 // SignedFieldError tells that a signer returned a field that a signer must not

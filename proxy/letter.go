@@ -21,7 +21,6 @@ type letter struct {
 	hashed bool
 	whole  bool   // the body is sent once it is there and hashed, not as it comes
 	kept   bool   // all that came of it is in body
-	empty  bool   // there is none
 	body   []byte // at most chunkSize bytes
 	space  *held  // which they take
 }
@@ -97,21 +96,22 @@ func (p *Proxy) read(l *letter, s *h2.Stream, loopback, end bool) bool {
 	}
 	signs := p.sign != nil
 	l.hashed = signs && p.hash
-	if l.empty = end || l.length == 0; l.empty {
+	if end || l.length == 0 {
 		return true
 	}
-	small := 0 < l.length && l.length <= replayLimit
-	switch {
-	case l.hashed && l.length > p.maxHashed && p.unsigned:
-	case l.hashed && (l.length < 0 || l.length > min(chunkSize, p.maxHashed)):
+	switch p.treat(l.length, signs) {
+	case refuseBody:
 		return false
-	case l.hashed, signs && small && p.refused != nil:
+	case holdBody:
+		if l.length < 0 || l.length > chunkSize {
+			return false
+		}
 		if l.space = p.memory.tryReserve(l.length); l.space == nil {
 			return false
 		}
 		l.whole, l.kept = true, true
-	case small:
-		l.kept = true
+	case streamBody:
+		l.kept = 0 < l.length && l.length <= replayLimit
 	}
 	if l.kept {
 		l.body = make([]byte, 0, l.length)
@@ -206,7 +206,7 @@ func (p *Proxy) signInto(k *scratch, l *letter, head int) bool {
 	}
 	k.out = kept
 	for i, f := range signed {
-		if notASigners(f.Name) {
+		if f.Name == "" || f.Name[0] == ':' || notASigners(f.Name) {
 			return false
 		}
 		// What is of this request alone, and what authenticates, stays out of HPACK's tables.
@@ -214,12 +214,4 @@ func (p *Proxy) signInto(k *scratch, l *letter, head int) bool {
 		k.out = append(k.out, h2.Field{Name: f.Name, Value: f.Value, Sensitive: k.signed.Transient(i) || f.Name != "x-amz-security-token"})
 	}
 	return true
-}
-
-func notASigners(name string) bool {
-	switch name {
-	case "host", "content-length", "transfer-encoding", "connection", "upgrade", "trailer", "te", "keep-alive":
-		return true
-	}
-	return name == "" || name[0] == ':'
 }

@@ -338,6 +338,15 @@ func (b *Batch) Flush() {
 	}
 }
 
+// releaseIf unlocks c; wrote says whether output has been appended to it.
+func (c *Conn) releaseIf(wrote bool, b *Batch) {
+	if !wrote {
+		c.mu.Unlock()
+		return
+	}
+	c.release(b)
+}
+
 // release unlocks c, after output may have been appended to it.
 func (c *Conn) release(b *Batch) {
 	if c.dirty && b != nil { // somebody's batch will flush it

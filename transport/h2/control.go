@@ -183,7 +183,7 @@ func (c *Conn) goAway(b *Batch, f *http2.GoAwayFrame) error {
 	if f.ErrCode != http2.ErrCodeNo {
 		c.farewell = cause
 	}
-	c.retireLocked()
+	c.retired = true
 	var lost []*Stream
 	for id, s := range c.streams {
 		if id > f.LastStreamID {

@@ -12,7 +12,6 @@ type dataFrame struct {
 	pad    int
 	padded bool // the length of the padding is to come
 	end    bool
-	empty  bool
 }
 
 func (c *Conn) beginData(b *Batch, id uint32, length int, flags http2.Flags) error {
@@ -23,7 +22,7 @@ func (c *Conn) beginData(b *Batch, id uint32, length int, flags http2.Flags) err
 		return protocolError("DATA on stream 0")
 	}
 	d := &c.data
-	*d = dataFrame{open: true, left: length, padded: flags.Has(http2.FlagDataPadded), end: flags.Has(http2.FlagDataEndStream), empty: length == 0}
+	*d = dataFrame{open: true, left: length, padded: flags.Has(http2.FlagDataPadded), end: flags.Has(http2.FlagDataEndStream)}
 	if d.padded && length == 0 {
 		return &ConnError{Code: http2.ErrCodeFrameSize, Reason: "a padded frame has no room for its padding's length"}
 	}
@@ -89,9 +88,7 @@ func (c *Conn) dataPiece(b *Batch, p []byte) (used int, err error) {
 				return used, err
 			}
 		}
-		if err := c.discard(b, d.s, 1+d.pad); err != nil {
-			return 0, err
-		}
+		c.discard(b, d.s, 1+d.pad)
 	}
 	if n := min(len(p), d.left); n > 0 || d.left == 0 && d.s != nil {
 		d.left -= n
@@ -112,26 +109,21 @@ func (c *Conn) dataPiece(b *Batch, p []byte) (used int, err error) {
 }
 
 // discard gives back bytes that nobody gets.
-func (c *Conn) discard(b *Batch, s *Stream, n int) error {
+func (c *Conn) discard(b *Batch, s *Stream, n int) {
 	c.mu.Lock()
 	if s != nil && !s.closed {
 		s.held += int64(n)
 		c.mu.Unlock()
 		s.Consumed(b, n)
-		return nil
+		return
 	}
-	if !c.giveBack(int64(n)) {
-		c.mu.Unlock()
-		return nil
-	}
-	c.release(b)
-	return nil
+	c.releaseIf(c.giveBack(int64(n)), b)
 }
 
 func (c *Conn) deliver(b *Batch, d *dataFrame, p []byte, end bool) {
 	s := d.s
 	if s == nil {
-		_ = c.discard(b, nil, len(p))
+		c.discard(b, nil, len(p))
 		return
 	}
 	if len(p) == 0 && !end {
@@ -139,12 +131,7 @@ func (c *Conn) deliver(b *Batch, d *dataFrame, p []byte, end bool) {
 	}
 	c.mu.Lock()
 	if s.closed {
-		wrote := c.giveBack(int64(len(p)))
-		if wrote {
-			c.release(b)
-			return
-		}
-		c.mu.Unlock()
+		c.releaseIf(c.giveBack(int64(len(p))), b)
 		return
 	}
 	s.got += int64(len(p))

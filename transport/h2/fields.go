@@ -45,7 +45,7 @@ func requestFields(r *http.Request) (*[]Field, error) {
 	if method == "" {
 		method = http.MethodGet
 	}
-	if !validToken(method) || method == http.MethodConnect {
+	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect {
 		return nil, fmt.Errorf("http2: invalid method %q", r.Method)
 	}
 	if err := hopByHop(r.Header); err != nil {

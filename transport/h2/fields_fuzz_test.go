@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -123,7 +124,7 @@ func FuzzRequestFields(f *testing.F) {
 	f.Add("DELETE", "x", "/%zz/é", "\n", false, "X-ODD", "\x00", int64(7))
 	o := newOracle(f)
 	f.Fuzz(func(t *testing.T, method, host, opaque, query string, force bool, name, value string, length int64) {
-		if method != "" && !validToken(method) || method == "CONNECT" || name == ":protocol" {
+		if method != "" && !httpguts.ValidHeaderFieldName(method) || method == "CONNECT" || name == ":protocol" {
 			return // which are for net/http.Client to refuse
 		}
 		if name == "Connection" && strings.EqualFold(value, "close") {

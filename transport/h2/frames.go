@@ -3,6 +3,7 @@ package h2
 import (
 	"errors"
 	"io"
+	"slices"
 
 	"golang.org/x/net/http2"
 )
@@ -180,11 +181,7 @@ func (c *Conn) closedStream(b *Batch, id uint32) error {
 		return c.spend(&c.late, "other") // we cancel as our clients do, in any number, and it crosses what comes
 	}
 	c.mu.Lock()
-	ignore := id > c.goAwayLast
-	for _, r := range c.localResets {
-		ignore = ignore || r == id
-	}
-	if ignore {
+	if id > c.goAwayLast || slices.Contains(c.localResets[:], id) {
 		c.mu.Unlock()
 		return nil
 	}

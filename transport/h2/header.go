@@ -101,7 +101,7 @@ func check(fields []Field, what kind) string {
 			ok := false
 			switch f.Name {
 			case ":method":
-				ok = what == request && once(&seen.method) && validToken(f.Value)
+				ok = what == request && once(&seen.method) && httpguts.ValidHeaderFieldName(f.Value)
 				connect = f.Value == "CONNECT"
 			case ":scheme":
 				ok = what == request && once(&seen.scheme) && (f.Value == "https" || f.Value == "http")
@@ -122,7 +122,7 @@ func check(fields []Field, what kind) string {
 		if !validName(f.Name) {
 			return "a field name is not valid"
 		}
-		if !validValue(f.Value) {
+		if !httpguts.ValidHeaderFieldValue(f.Value) {
 			return "a field value is not valid"
 		}
 		if what >= response {
@@ -168,25 +168,6 @@ func validName(name string) bool {
 		}
 	}
 	return name != ""
-}
-
-func validToken(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if !httpguts.IsTokenRune(rune(s[i])) {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// validValue: no control characters.
-func validValue(v string) bool {
-	for i := 0; i < len(v); i++ {
-		if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // contentLength is the length that fields announce: -1 for none, or none that is

@@ -156,7 +156,7 @@ func (c *Conn) Shutdown() {
 	}
 	c.shutting = true
 	if !c.server {
-		c.retireLocked()
+		c.retired = true
 		c.quietLocked()
 		c.mu.Unlock()
 		c.tellRetired()
@@ -181,8 +181,6 @@ func (c *Conn) lastGoAway() {
 	_ = c.fw.WriteGoAway(c.lastID, http2.ErrCodeNo, nil)
 	c.quietLocked()
 }
-
-func (c *Conn) retireLocked() { c.retired = true }
 
 // tellRetired is called without the lock.
 func (c *Conn) tellRetired() { c.once.Do(c.o.Retired) }
@@ -236,6 +234,11 @@ func (c *Conn) Streams() (open, most int) {
 func (c *Conn) Usable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.takes()
+}
+
+// takes needs the lock.
+func (c *Conn) takes() bool {
 	return !c.retired && c.err == nil && c.writeErr == nil && len(c.streams)+int(c.reserved) < int(c.peerStreams)
 }
 
@@ -263,7 +266,7 @@ func (c *Conn) finish(err error) error {
 		c.err = err
 	}
 	err = c.err
-	c.retireLocked()
+	c.retired = true
 	var local *ConnError
 	switch {
 	case errors.As(err, &local) && !local.Remote:

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	shutRead  = unix.SHUT_RD
 	shutWrite = unix.SHUT_WR
 	shutBoth  = unix.SHUT_RDWR
 )
@@ -89,7 +88,6 @@ func (c *Conn) adoptIdle() bool {
 	if err := p.add(c, fd); err != nil {
 		c.readErr = os.NewSyscallError("epoll_ctl", err)
 		close(c.polledOut)
-		return true
 	}
 	return true
 }
@@ -267,14 +265,7 @@ func (c *Conn) writable(b *Batch) {
 	_ = c.poller.want(c, false)
 	c.mu.Lock()
 	c.waitsOut = false
-	c.taken = 0
-	if err != nil {
-		c.failWriteLocked(err)
-		c.flushDone()
-		c.mu.Unlock()
-		return
-	}
-	c.flushLocked(b)
+	c.drained(b, err)
 }
 
 // descriptor is the poller's; 0: there is none.

@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	shutRead = iota
-	shutWrite
+	shutWrite = iota
 	shutBoth
 )
 

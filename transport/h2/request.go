@@ -2,6 +2,7 @@ package h2
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/http2"
@@ -20,13 +21,11 @@ func (c *Conn) clientHeader(b *Batch) error {
 		c.mu.Unlock()
 		return protocolError("a client's stream has an even identifier")
 	case k.id <= c.lastID:
-		for _, r := range c.localResets {
-			if r == k.id {
-				c.mu.Unlock()
-				return nil
-			}
-		}
+		ours := slices.Contains(c.localResets[:], k.id)
 		c.mu.Unlock()
+		if ours {
+			return nil
+		}
 		return &ConnError{Code: http2.ErrCodeStreamClosed, Reason: "a header on a stream that has ended"}
 	case k.id > c.goAwayLast:
 		c.lastID = k.id // it exists: what comes on it is ignored, too
@@ -197,7 +196,7 @@ func (c *Conn) serverHeader(b *Batch) error {
 func (c *Conn) Reserve() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.retired || c.err != nil || c.writeErr != nil || len(c.streams)+int(c.reserved) >= int(c.peerStreams) {
+	if !c.takes() {
 		return false
 	}
 	c.reserved++

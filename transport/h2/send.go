@@ -133,15 +133,21 @@ func (c *Conn) drain() {
 	defer batches.Put(b)
 	err := c.wire.drain()
 	c.mu.Lock()
-	c.taken = 0
+	c.drained(b, err)
+	b.Flush()
+}
+
+// drained goes on flushing where the socket has taken all that was left of a write. It
+// returns without the lock.
+func (c *Conn) drained(b *Batch, err error) {
 	if err != nil {
 		c.failWriteLocked(err)
 		c.flushDone()
 		c.mu.Unlock()
 		return
 	}
+	c.taken = 0
 	c.flushLocked(b)
-	b.Flush()
 }
 
 // room is how many bytes of bodies may be appended to the output.

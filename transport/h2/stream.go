@@ -156,11 +156,7 @@ func (s *Stream) Consumed(b *Batch, n int) {
 			wrote = true
 		}
 	}
-	if !wrote {
-		c.mu.Unlock()
-		return
-	}
-	c.release(b)
+	c.releaseIf(wrote, b)
 }
 
 // PassTo says that what comes on s goes out on c: the windows of all such streams grow
@@ -210,13 +206,6 @@ func (s *Stream) Reset(b *Batch, code http2.ErrCode) {
 	}
 	c.reset(s, code)
 	c.release(b)
-}
-
-// Answered reports whether the peer's header has come.
-func (s *Stream) Answered() bool {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	return s.heard
 }
 
 // reset needs the lock.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -192,7 +194,7 @@ func sendTrailer(s *Stream, trailer http.Header) error {
 			return errTrailer
 		}
 		for _, v := range values {
-			if !validValue(v) {
+			if !httpguts.ValidHeaderFieldValue(v) {
 				return errTrailer
 			}
 			fields = append(fields, Field{Name: lower, Value: v})
