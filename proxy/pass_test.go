@@ -149,42 +149,12 @@ func startPassing(t testing.TB, o Options) *front {
 	}
 	f.network, f.addr = l.Addr().Network(), l.Addr().String()
 	streams := p.UnixStreams()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var conns []*h2.Conn
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				tc := tls.Server(h2.NewWire(c), serverTLS("h2"))
-				if tc.Handshake() != nil {
-					return
-				}
-				conn := h2.New(tc, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
-					if !streams.Begin(b, s, fields, end, nil, nil) {
-						t.Errorf("not passed: %v", fields)
-					}
-				}})
-				mu.Lock()
-				conns = append(conns, conn)
-				mu.Unlock()
-				_ = conn.Run()
-			})
+	serveStreams(t, l, h2.Options{Begin: func(b *h2.Batch, s *h2.Stream, fields []h2.Field, end bool) {
+		if !streams.Begin(b, s, fields, end, nil, nil) {
+			t.Errorf("not passed: %v", fields)
 		}
-	})
-	t.Cleanup(func() {
-		p.Close()
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		all.Wait()
-	})
+	}})
+	t.Cleanup(p.Close)
 	return f
 }
 

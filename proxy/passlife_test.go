@@ -32,6 +32,13 @@ func scriptedWith(t testing.TB, o h2.Options) *url.URL {
 	if err != nil {
 		t.Fatal(err)
 	}
+	serveStreams(t, l, o)
+	u, _ := url.Parse("https://" + l.Addr().String())
+	return u
+}
+
+// serveStreams speaks HTTP/2 with whoever connects, frame by frame, until the end of the test.
+func serveStreams(t testing.TB, l net.Listener, o h2.Options) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var conns []*h2.Conn
@@ -63,8 +70,6 @@ func scriptedWith(t testing.TB, o h2.Options) *url.URL {
 		mu.Unlock()
 		all.Wait()
 	})
-	u, _ := url.Parse("https://" + l.Addr().String())
-	return u
 }
 
 func value(fields []h2.Field, name string) string {

@@ -124,24 +124,32 @@ func TestFreeLockIsRefused(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreCounted(t *testing.T) {
-	l := newLife(time.Hour, func(cause) {})
-	defer l.close()
+// countedPair is our side of a connection that l counts.
+func countedPair(t *testing.T, l *life) net.Conn {
+	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ln := l.count(inner)
-	defer ln.Close()
-	c, err := net.Dial("tcp", ln.Addr().String())
+	t.Cleanup(func() { ln.Close() })
+	theirs, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	s, err := ln.Accept()
+	t.Cleanup(func() { theirs.Close() })
+	ours, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { ours.Close() })
+	return ours
+}
+
+func TestConnectionsAreCounted(t *testing.T) {
+	l := newLife(time.Hour, func(cause) {})
+	defer l.close()
+	s := countedPair(t, l)
 	if n := l.clients(); n != 1 {
 		t.Errorf("%d clients, want 1", n)
 	}
@@ -170,22 +178,7 @@ func TestLateTimer(t *testing.T) {
 func TestCountedConnShowsSocket(t *testing.T) {
 	l := newLife(time.Minute, func(cause) {})
 	defer l.close()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln := l.count(inner)
-	defer ln.Close()
-	near, err := net.Dial("tcp", inner.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer near.Close()
-	c, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := countedPair(t, l)
 	if w, ok := c.(interface{ NetConn() net.Conn }); !ok {
 		t.Error("no way to the socket")
 	} else if _, ok := w.NetConn().(*net.TCPConn); !ok {
